@@ -41,7 +41,9 @@ use std::collections::BTreeSet;
 use crate::{DecoderError, Graph, Node, OnnxError, ValueInfo};
 pub use cache::{Cache, CachePart, Growth, QuantizedPart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
+pub use encoder::EncoderPart;
 pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
+pub(crate) use roles::is_float;
 pub use roles::{Input, InputRole};
 pub use state::State;
 pub(crate) use step::{Step, StepInputs};
@@ -61,9 +63,6 @@ pub struct Decoder<'m> {
     /// The output with the scores of the next token: the first floating-point output of rank 3 that is not a
     /// cache.
     pub logits: Option<ValueInfo<'m>>,
-    /// The names of the inputs that an encoder computes: its states, or keys and values of them. They are empty unless
-    /// the decoder belongs to an encoder-decoder.
-    pub from_encoder: Vec<&'m str>,
     graph: Graph<'m>,
 }
 
@@ -93,10 +92,10 @@ impl<'m> Decoder<'m> {
             cache.known_shape = sizes::known(graph, cache);
         }
         let logits = logits(&caches, &states, &outputs);
-        let inputs = assign::assign(graph, inputs, &caches, &states, logits.as_ref());
+        let mut inputs = assign::assign(graph, inputs, &caches, &states, logits.as_ref());
         samples::find(&mut caches, &inputs, logits.as_ref());
-        let from_encoder = encoder::inputs(graph, &inputs);
-        Ok(Self { caches, states, inputs, logits, from_encoder, graph: graph.clone() })
+        encoder::assign(graph, &mut inputs);
+        Ok(Self { caches, states, inputs, logits, graph: graph.clone() })
     }
 
     /// Returns the past of the first cache whose writer is not known, and the reason.
@@ -160,6 +159,20 @@ impl<'m> Decoder<'m> {
             (InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds, Some([_, new, ..])) => {
                 new.size()
             }
+            _ => None,
+        })
+    }
+
+    /// Returns `true` if no node reads an input.
+    pub(crate) fn is_unread(&self, input: &str) -> bool {
+        self.graph.uses(input).next().is_none() && !self.graph.output_names().any(|output| output == input)
+    }
+
+    /// Returns the inputs that an encoder computes, in the order of the graph. There are none unless the decoder belongs
+    /// to an encoder-decoder.
+    pub fn from_encoder(&self) -> impl Iterator<Item = (&ValueInfo<'m>, EncoderPart)> {
+        self.inputs.iter().filter_map(|input| match input.role {
+            InputRole::Encoder(part) => Some((&input.value, part)),
             _ => None,
         })
     }

@@ -5,7 +5,8 @@
 //! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
 //!   hazards. [`hazards_beside`] compares it with the configuration of the original model.
 //! * [`convert::convert()`] converts growing caches to static ones. [`lower()`] replaces `TensorScatter` with
-//!   older operators. [`unmerge`] takes the decoder with a past out of a merged decoder.
+//!   older operators. [`unmerge`] takes the decoder with a past out of a merged decoder, and
+//!   [`join_encoder`] makes an encoder that computes all that a decoder takes from it.
 //! * [`Model::save_with_weights`] writes a model together with the files of its weights. [`ModelFile`] is a file
 //!   that an engine can load.
 //! * [`source::ModelSource`] finds the model of a folder and prepares it, and keeps its conversion.
@@ -38,7 +39,7 @@
 //! | models and graphs | `fingerprint`, `ir`, `order`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset`, `onnx_attention` |
 //! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
 //! | decoders | `passing`, `mask_elements`, `decoder`, `cache_path` |
-//! | changes of decoders | `standard`, `merged`, `convert`, `soundness`, `lower` |
+//! | changes of decoders | `standard`, `merged`, `encoder_model`, `convert`, `soundness`, `lower` |
 //! | models as people store them | `declared`, `source`, `internal` |
 //!
 //! # Terms
@@ -73,6 +74,7 @@ mod declared;
 pub mod decoder;
 mod dynamic_dim;
 mod edit;
+mod encoder_model;
 mod error;
 mod eval;
 mod external;
@@ -121,6 +123,7 @@ pub(crate) mod support;
 
 pub use declared::hazards_beside;
 pub use decoder::error::DecoderError;
+pub use encoder_model::{EncoderError, join_encoder};
 pub use error::{Cause, OnnxError};
 pub(crate) use error::{ErrorPlace, cause};
 pub use eval::error::EvalError;

@@ -48,18 +48,19 @@ pub struct TakenBranch {
 pub fn unmerge(model: &Model) -> Result<Option<Unmerged>, OnnxError> {
     let graph = model.graph()?;
     let Some(merge) = Merge::find(&graph) else { return Ok(None) };
-    let value = match merge.branches.map(|branch| merge.is_decoder(model.proto(), branch)) {
-        [true, true] => {
-            let condition = merge.condition.to_owned();
-            return Err(merge.node.error(DecoderError::MergedTwice { condition }));
-        }
-        [false, false] => return Ok(None),
-        [value, _] => value,
-    };
-    let mut proto = model.proto().clone();
-    inline::take_branch(proto.graph.get_or_insert_default(), merge.node.index(), branch_name(value));
+    let Some(value) = merge.with_past(model)? else { return Ok(None) };
     let branch = TakenBranch { condition: merge.condition.to_owned(), value };
-    Ok(Some(Unmerged { model: model.with_proto(proto), branch }))
+    Ok(Some(Unmerged { model: merge.taken(model, value), branch }))
+}
+
+/// Takes the decoder of the first step out of a merged decoder. Returns `None` for any other model.
+///
+/// # Errors
+/// Returns the errors of [`unmerge`].
+pub(crate) fn first_step(model: &Model) -> Result<Option<Model>, OnnxError> {
+    let graph = model.graph()?;
+    let Some(merge) = Merge::find(&graph) else { return Ok(None) };
+    Ok(merge.with_past(model)?.map(|value| merge.taken(model, !value)))
 }
 
 /// An `If` that may merge two decoders.
@@ -78,6 +79,25 @@ impl<'m> Merge<'m> {
         let [_] = node.proto().input.as_slice() else { return None };
         let merge = Self { node, condition: node.input(0)?, branches: branches(&node)? };
         (merge.condition_is_a_flag(graph) && merge.makes_most_outputs(graph)).then_some(merge)
+    }
+
+    /// Returns the value of the condition that chooses the decoder with a past, or `None` if no branch is one.
+    fn with_past(&self, model: &Model) -> Result<Option<bool>, OnnxError> {
+        match self.branches.map(|branch| self.is_decoder(model.proto(), branch)) {
+            [true, true] => {
+                let condition = self.condition.to_owned();
+                Err(self.node.error(DecoderError::MergedTwice { condition }))
+            }
+            [false, false] => Ok(None),
+            [value, _] => Ok(Some(value)),
+        }
+    }
+
+    /// Returns the model with the branch for a value of the condition in the place of the `If`.
+    fn taken(&self, model: &Model, value: bool) -> Model {
+        let mut proto = model.proto().clone();
+        inline::take_branch(proto.graph.get_or_insert_default(), self.node.index(), branch_name(value));
+        model.with_proto(proto)
     }
 
     /// Returns `true` if the condition is a boolean input that nothing but the `If` reads.

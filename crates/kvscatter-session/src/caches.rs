@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use kvscatter_onnx::convert::RingSize;
 
+use crate::encoder::EncoderInputs;
 use crate::error::SessionError;
 use crate::memory_report::bytes;
 use crate::model_runs::ModelRun;
@@ -21,6 +22,7 @@ pub(crate) struct Caches {
     /// The names of the past inputs.
     names: Vec<String>,
     states: States,
+    encoder: EncoderInputs,
     rows: Vec<Rows>,
     /// For each cache, the index of its size in the list of rings, or `None` for a linear cache.
     ring_of: Vec<Option<usize>>,
@@ -45,12 +47,13 @@ pub(crate) struct CacheTraffic {
 }
 
 impl Caches {
-    /// Allocates caches and states of zeros.
+    /// Allocates caches and states of zeros. The inputs from an encoder may take `limit` bytes.
     pub(crate) fn new(
         runner: &Runner,
         batch: usize,
         capacity: usize,
         rings: &[RingTrack],
+        limit: u64,
     ) -> Result<Self, SessionError> {
         let ports = || runner.interface.caches.iter();
         let ring = |of: RingSize| rings.iter().position(|ring| ring.size() == of);
@@ -58,6 +61,7 @@ impl Caches {
             tensors: runner.caches(batch, capacity)?,
             names: ports().map(|cache| cache.past.clone()).collect(),
             states: States::new(runner.states(batch)?, runner.states(batch)?),
+            encoder: EncoderInputs::new(&runner.interface, batch, limit),
             rows: ports().map(|cache| Rows::new(cache, capacity)).collect(),
             ring_of: ports().map(|cache| cache.ring.and_then(ring)).collect(),
             written: vec![0; batch],
@@ -96,8 +100,9 @@ impl Caches {
         };
         let parts: Vec<_> = self.tensors.iter().map(part).collect();
         let some = (run.samples.len() < self.written.len()).then(|| run.samples.clone());
+        let (caches, states, of_encoder) = (&mut self.tensors, &mut self.states, self.encoder.tensors());
         let (logits, present_at) =
-            runner.in_place_with_states(inputs, &mut self.tensors, &mut self.states, some, width)?;
+            runner.in_place_with_states(inputs, caches, states, of_encoder, some, width)?;
         self.states.take(run);
         let moved = parts.iter().zip(present_at).filter(|((at, _), present)| at != present);
         let rows = run.samples.len() * width;
@@ -119,6 +124,14 @@ impl Caches {
 
     pub(crate) fn tensor(&self, cache: usize) -> Option<&Tensor> {
         self.tensors.get(cache)
+    }
+
+    pub(crate) fn encoder(&self) -> &EncoderInputs {
+        &self.encoder
+    }
+
+    pub(crate) fn encoder_mut(&mut self) -> &mut EncoderInputs {
+        &mut self.encoder
     }
 
     pub(crate) fn states(&self) -> &States {
@@ -233,7 +246,7 @@ impl Caches {
         }
     }
 
-    /// Copies the rows and states that a sample of `tokens` tokens needs to another batch index.
+    /// Copies the rows, states and inputs from an encoder that a sample of `tokens` tokens needs to another batch index.
     pub(crate) fn copy_sample(&mut self, from: usize, to: usize, tokens: usize, rings: &[RingTrack]) {
         let positions = self.needed(from, tokens, rings);
         for ((cache, rows), positions) in self.tensors.iter_mut().zip(&self.rows).zip(&positions) {
@@ -242,6 +255,7 @@ impl Caches {
             runs.for_each(|(from, to)| cache.bytes_mut().copy_within(from, to.start));
         }
         self.states.copy(from, to);
+        self.encoder.copy_sample(from, to);
         self.clean(to, tokens, &positions);
     }
 

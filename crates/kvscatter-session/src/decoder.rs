@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::encoder_run::{EncoderOutputs, by_name};
 use crate::engine::{Engine, GroupQueryNodes};
 use crate::error::SessionError;
 use crate::growing::Growing;
@@ -138,11 +139,17 @@ impl Decoder {
         if self.interface().is_decode_only { 1 } else { chunk }
     }
 
-    /// Prepares a sample for each prompt. Returns the number of its tokens that are cached.
-    pub(crate) fn start(&mut self, prompts: &[Vec<i64>]) -> Result<Vec<usize>, SessionError> {
+    /// Prepares a sample for each prompt, with the outputs of an encoder if there are any. Returns the number of its
+    /// tokens that are cached.
+    pub(crate) fn start(
+        &mut self,
+        prompts: &[Vec<i64>],
+        encoded: &[EncoderOutputs],
+    ) -> Result<Vec<usize>, SessionError> {
         match self {
-            Self::Static(of) => of.start(prompts),
-            Self::Growing(growing) => growing.start().map(|()| vec![0; prompts.len()]),
+            Self::Static(of) if encoded.is_empty() => of.start(prompts),
+            Self::Static(of) => of.start_texts(encoded),
+            Self::Growing(growing) => growing.start(encoded).map(|()| vec![0; prompts.len()]),
         }
     }
 
@@ -274,6 +281,21 @@ impl Static {
             cached.push(reused);
         }
         Ok(cached)
+    }
+
+    /// Adds an empty sample for each text of an encoder.
+    fn start_texts(&mut self, encoded: &[EncoderOutputs]) -> Result<Vec<usize>, SessionError> {
+        self.copied = 0;
+        self.samples.clear();
+        for sample in self.session.samples().collect::<Vec<_>>() {
+            self.session.remove(sample)?;
+        }
+        for outputs in encoded {
+            let sample = self.session.add()?;
+            self.session.set_encoder_outputs(sample, &by_name(outputs))?;
+            self.samples.push(sample);
+        }
+        Ok(vec![0; encoded.len()])
     }
 
     /// Returns the sample that has most of the first tokens of a prompt, and their number. The last token is computed

@@ -72,12 +72,43 @@ pub enum SessionError {
         /// The reason, as text for the message.
         why: String,
     },
-    /// The decoder belongs to an encoder-decoder.
+    /// An input from an encoder has the layers, not the samples, as its first dimension.
     #[error(
-        "the model belongs to an encoder-decoder, since input {input:?} comes from an encoder: only decoders without an \
-         encoder are run"
+        "input {input:?} from the encoder has the batch at axis {batch}: only inputs whose first axis is the batch are run"
     )]
-    EncoderDecoder { input: String },
+    EncoderStacked { input: String, batch: usize },
+    /// A sample of an encoder-decoder is fed before it has the outputs of the encoder.
+    #[error(
+        "sample {sample} has no {input:?} from the encoder: set the encoder's outputs before its first token"
+    )]
+    EncoderMissing { sample: Sample, input: String },
+    /// The outputs of an encoder change while a sample has tokens that attend to them.
+    #[error(
+        "sample {sample} has {tokens} cached tokens, which attend to the encoder's outputs so far: these change only at 0 \
+         tokens"
+    )]
+    EncoderChanged { sample: Sample, tokens: usize },
+    /// An output of an encoder is not an input of the decoder, or is given twice.
+    #[error("encoder output {output:?} is no input of the decoder, or is given twice: {}", takes(.inputs))]
+    EncoderOutput { output: String, inputs: Vec<String> },
+    /// An output of the encoder is absent.
+    #[error("the encoder's outputs have no {input:?}, which the decoder takes")]
+    EncoderOutputMissing { input: String },
+    /// An output of the encoder has another type or shape than the decoder takes.
+    #[error("encoder output {input:?} is {element} {shape:?}, but the decoder takes {expected}")]
+    EncoderShape { input: String, element: ElementType, shape: Vec<usize>, expected: String },
+    /// An input of an encoder is absent, unknown, or of another type or shape.
+    #[error("encoder input {input:?} is absent, unknown or of another type or shape: the encoder takes {}", .inputs.join(", "))]
+    EncoderInput { input: String, inputs: Vec<String> },
+    /// The number of texts of the encoder is not the number of prompts.
+    #[error("the encoder has outputs for {texts} texts, but there are {prompts} prompts")]
+    EncoderTexts { texts: usize, prompts: usize },
+    /// The encoder has another number of positions for another sample, and the decoder takes no mask of them.
+    #[error(
+        "encoder output {input:?} has {got} positions and that of another sample has {expected}: a decoder without a mask \
+         of the encoder's positions takes one length in a batch"
+    )]
+    EncoderLength { input: String, got: usize, expected: usize },
     /// A node other than the writer reads the past. It may read old or new rows, because past and present are
     /// one buffer.
     #[error(
@@ -484,6 +515,14 @@ fn excess(tokens: usize, generated: usize, capacity: usize) -> String {
     }
 }
 
+/// Formats the inputs that a decoder takes from an encoder.
+fn takes(inputs: &[String]) -> String {
+    match inputs {
+        [] => "the decoder takes nothing from an encoder".to_owned(),
+        inputs => format!("it takes {}", inputs.join(", ")),
+    }
+}
+
 /// Formats ranks, such as `1 or 2`.
 fn ranks(ranks: &[usize]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
@@ -529,7 +568,9 @@ mod tests {
     #[test]
     fn names_are_stable() {
         let names = "onnx saved tensor_too_large value_count byte_count input_type memory_limit \
-            not_static mixed_writers not_scattered encoder_decoder past_read cache_element \
+            not_static mixed_writers not_scattered encoder_stacked encoder_missing encoder_changed encoder_output \
+            encoder_output_missing encoder_shape encoder_input \
+            encoder_texts encoder_length past_read cache_element \
             no_write_indices no_lengths ring_metadata ring_too_small no_logits input_unknown \
             embeddings state input_rank tokens_fixed size_open sizes_differ capacity_open \
             size_fixed empty logits_shape logits_element batch_full no_such_sample sample_twice \

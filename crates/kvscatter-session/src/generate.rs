@@ -9,9 +9,11 @@ use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
+use crate::encoder_run::EncoderOutputs;
 use crate::engine::{Engine, GroupQueryNodes};
 use crate::error::SessionError;
 use crate::generate_options::GenerateOptions;
+use crate::interface::Interface;
 use crate::kv_session::KvSession;
 use crate::lookup::Draft;
 use crate::memory_report::MemoryReport;
@@ -66,6 +68,8 @@ pub struct Generator {
     draft: usize,
     /// Whether a sample that does not fit ends when the cache is full.
     may_fill: bool,
+    /// What an encoder has computed for the text of each prompt.
+    encoded: Vec<EncoderOutputs>,
 }
 
 impl Generator {
@@ -174,6 +178,18 @@ impl Generator {
         self.may_fill = true;
     }
 
+    /// Lets the next calls of [`generate`](Self::generate) attend to these outputs of an encoder, one text for each
+    /// prompt, in the order of the prompts. Every prompt is then computed from its first token.
+    pub fn set_encoder_outputs(&mut self, texts: Vec<EncoderOutputs>) {
+        self.encoded = texts;
+    }
+
+    /// Returns the inputs and outputs of the model.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        self.decoder.interface()
+    }
+
     /// Returns the number of tokens of the saved prompt that all prompts continue.
     #[must_use]
     pub fn prefix(&self) -> usize {
@@ -191,7 +207,7 @@ impl Generator {
             return Err(SessionError::NoPrompts);
         }
         let decoder = Decoder::open(engine, model, prompts, slots, options)?;
-        Ok(Self { decoder, prefix: Vec::new(), save: None, draft: 0, may_fill: false })
+        Ok(Self { decoder, prefix: Vec::new(), save: None, draft: 0, may_fill: false, encoded: Vec::new() })
     }
 
     /// Returns the memory that the caches take, or `None` for growing caches.
@@ -251,6 +267,7 @@ impl Generator {
     /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity, or a prompt alone after
     ///   [`fill_cache`](Self::fill_cache);
     /// - [`SessionError::BatchFull`] if there are more prompts than the batch has room for;
+    /// - [`SessionError::EncoderTexts`] if [`set_encoder_outputs`](Self::set_encoder_outputs) got another number of texts;
     /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches;
     /// - [`SessionError::SavePrompts`] if several prompts are to be saved, and [`SessionError::SavedUseless`] if the
     ///   caches grow.
@@ -291,7 +308,7 @@ impl Generator {
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(), SessionError> {
         let started = Instant::now();
-        batch.generated.reused = self.decoder.start(batch.prompts)?;
+        batch.generated.reused = self.decoder.start(batch.prompts, &self.encoded)?;
         let is_complete = self.prefill(batch, save, watch)?;
         batch.generated.prefill = started.elapsed();
         if is_complete {
@@ -391,6 +408,11 @@ impl Generator {
         }
         if let Some(path) = &self.save {
             Self::check_save(path, prompts)?;
+        }
+        let (texts, prompts_given) = (self.encoded.len(), prompts.len());
+        let needs_texts = self.growth().is_some() && !self.interface().encoder.is_empty();
+        if texts != prompts_given && (texts > 0 || needs_texts) {
+            return Err(SessionError::EncoderTexts { texts, prompts: prompts_given });
         }
         let lengths = || prompts.iter().map(Vec::len);
         if let (Some(growth), Some(first)) = (self.growth(), lengths().next())

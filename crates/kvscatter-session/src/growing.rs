@@ -2,6 +2,7 @@
 
 use kvscatter_onnx::ModelFile;
 
+use crate::encoder_run::{EncoderOutputs, by_name};
 use crate::engine::{Engine, GroupQueryNodes, LoadOptions};
 use crate::error::{SessionError, SessionSetting};
 use crate::interface::Interface;
@@ -72,9 +73,15 @@ impl Growing {
         self.memory.checked_div(token).and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX)
     }
 
-    /// Drops all tokens.
-    pub(crate) fn start(&mut self) -> Result<(), SessionError> {
+    /// Drops all tokens. The samples attend to these outputs of an encoder from now on, and those of a batch that are
+    /// left over attend to the first ones.
+    pub(crate) fn start(&mut self, encoded: &[EncoderOutputs]) -> Result<(), SessionError> {
         self.samples = OutOfPlace::new(&self.runner, self.batch(), None)?;
+        let Some(first) = encoded.first() else { return Ok(()) };
+        for sample in 0..self.samples.batch() {
+            let outputs = by_name(encoded.get(sample).unwrap_or(first));
+            self.samples.set_encoder_outputs(&self.runner, sample, &outputs)?;
+        }
         Ok(())
     }
 

@@ -129,6 +129,7 @@ mod tests {
         let interface = Interface {
             caches: vec![],
             states: vec![],
+            encoder: vec![],
             feeds,
             logits: String::new(),
             logits_element: Float32,

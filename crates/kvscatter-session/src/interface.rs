@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
-use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole, State};
-use kvscatter_onnx::{Model, ValueInfo};
+use kvscatter_onnx::decoder::{Cache, Decoder, EncoderPart, Growth, Input, InputRole, State};
+use kvscatter_onnx::{Dimension, Model, ValueInfo};
 
 use crate::error::{ModelSize, SessionError, SessionSetting};
 
@@ -16,6 +16,8 @@ pub struct Interface {
     pub caches: Vec<CachePort>,
     /// The states beside the caches, in the order of the model's inputs.
     pub states: Vec<StatePort>,
+    /// The inputs that an encoder computes once for each text, in the order of the model's inputs.
+    pub encoder: Vec<EncoderPort>,
     /// All other inputs, in the order of the model's inputs.
     pub feeds: Vec<FeedPort>,
     /// The name of the output with the logits, `[batch, tokens or 1, vocabulary]`.
@@ -86,7 +88,22 @@ pub struct StatePort {
     pub inner: Vec<Option<usize>>,
 }
 
-/// An input that is neither a cache nor a state.
+/// An input that an encoder computes once for each text. No step changes it.
+#[derive(Clone, Debug)]
+pub struct EncoderPort {
+    /// The name of the input.
+    pub name: String,
+    /// The element type of the input.
+    pub element: ElementType,
+    /// What the input contains.
+    pub part: EncoderPart,
+    /// The index of the dimension with the positions of the encoder, counted from 0.
+    pub axis: usize,
+    /// The dimensions. Open dimensions are `None`.
+    pub dims: Vec<Option<usize>>,
+}
+
+/// An input that an engine is fed in every step, and that is neither a cache nor a state.
 #[derive(Clone, Debug)]
 pub struct FeedPort {
     /// The name of the input.
@@ -152,7 +169,9 @@ impl Interface {
     pub fn new(model: &Model, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
         let caches = cache_ports(decoder, &rings(model)?);
-        let is_other = |input: &&Input<'_>| !matches!(input.role, InputRole::Past(_) | InputRole::State(_));
+        let is_other = |input: &&Input<'_>| {
+            !matches!(input.role, InputRole::Past(_) | InputRole::State(_) | InputRole::Encoder(_))
+        };
         let others = decoder.inputs.iter().filter(is_other);
         let mut feeds = others.map(FeedPort::new).collect::<Result<Vec<_>, _>>()?;
         if caches.iter().any(CachePort::is_written_by_operator) {
@@ -189,6 +208,10 @@ impl Interface {
         Ok(Self {
             caches,
             states: decoder.states.iter().map(StatePort::new).collect(),
+            encoder: decoder
+                .from_encoder()
+                .map(|(value, part)| EncoderPort::new(value, part, batch_of(decoder)))
+                .collect::<Result<_, _>>()?,
             feeds,
             logits: logits.name.to_owned(),
             logits_element: logits.element,
@@ -403,6 +426,69 @@ impl StatePort {
     }
 }
 
+impl EncoderPort {
+    /// Describes an input. `batch` is the dimension of the samples as the tokens declare it.
+    fn new(value: &ValueInfo<'_>, part: EncoderPart, batch: Dimension<'_>) -> Result<Self, SessionError> {
+        let name = || value.name.to_owned();
+        let shape = value.shape.as_deref().unwrap_or_default();
+        let dims: Vec<_> = shape.iter().map(|dim| dim.size()).collect();
+        let stacked = shape.iter().position(|dim| *dim == batch).filter(|_| shape.first() != Some(&batch));
+        if let Some(axis) = stacked.filter(|_| matches!(batch, Dimension::Symbolic(_))) {
+            return Err(SessionError::EncoderStacked { input: name(), batch: axis });
+        }
+        let usual = if dims.len() > 3 { dims.len() - 2 } else { 1 };
+        let mut open = dims.iter().enumerate().skip(1).filter(|(_, dim)| dim.is_none()).map(|(axis, _)| axis);
+        let axis = open.next().unwrap_or(usual);
+        match open.next() {
+            Some(axis) => Err(SessionError::SizeOpen { input: name(), axis }),
+            None => Ok(Self { name: name(), element: value.element, part, axis, dims }),
+        }
+    }
+
+    /// Returns `true` if the input marks the real positions of the encoder.
+    #[must_use]
+    pub fn is_mask(&self) -> bool {
+        self.part == EncoderPart::Mask
+    }
+
+    /// Returns the shape for this batch and this number of positions of the encoder.
+    #[must_use]
+    pub fn shape(&self, batch: usize, length: usize) -> Vec<usize> {
+        let dim = |(index, dim): (usize, &Option<usize>)| match index {
+            0 => batch,
+            index if index == self.axis => length,
+            _ => dim.unwrap_or_default(),
+        };
+        self.dims.iter().enumerate().map(dim).collect()
+    }
+
+    /// Returns the number of positions in a tensor of one sample, or `None` if the tensor has another shape.
+    pub(crate) fn length_of(&self, shape: &[usize]) -> Option<usize> {
+        let length = *shape.get(self.axis)?;
+        let fits = shape == self.shape(1, length);
+        let fixed = self.dims.get(self.axis).copied().flatten();
+        (fits && fixed.is_none_or(|fixed| fixed == length)).then_some(length)
+    }
+
+    /// Returns the type and the shape of a tensor of one sample in words, with the number of positions if it is known.
+    pub(crate) fn described(&self, length: Option<usize>) -> String {
+        let fixed = self.dims.get(self.axis).copied().flatten().or(length);
+        let dim = |(index, dim): (usize, &Option<usize>)| match (index, dim) {
+            (0, _) => "1".to_owned(),
+            (index, _) if index == self.axis => fixed.map_or("length".to_owned(), |size| size.to_string()),
+            (_, dim) => dim.unwrap_or_default().to_string(),
+        };
+        let dims: Vec<_> = self.dims.iter().enumerate().map(dim).collect();
+        format!("{} [{}]", self.element, dims.join(", "))
+    }
+}
+
+/// Returns the dimension of the samples as the tokens declare it.
+fn batch_of<'m>(decoder: &Decoder<'m>) -> Dimension<'m> {
+    let tokens = decoder.inputs.iter().find(|input| input.role.is_tokens());
+    tokens.and_then(|tokens| tokens.value.shape.as_ref()?.first().copied()).unwrap_or(Dimension::Unknown)
+}
+
 impl FeedPort {
     fn new(input: &Input<'_>) -> Result<Self, SessionError> {
         let value = &input.value;
@@ -418,7 +504,7 @@ impl FeedPort {
             InputRole::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
             InputRole::SeqlensK => Purpose::SeqlensK,
             InputRole::TotalSequenceLength => Purpose::TotalLength,
-            InputRole::Past(_) | InputRole::State(_) | InputRole::Other => {
+            InputRole::Past(_) | InputRole::State(_) | InputRole::Encoder(_) | InputRole::Other => {
                 return Err(SessionError::InputUnknown { input: value.name.to_owned() });
             }
         };

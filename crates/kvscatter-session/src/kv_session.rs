@@ -5,6 +5,8 @@ use std::path::Path;
 
 use kvscatter_onnx::{Fingerprint, Model, ModelFile};
 
+#[cfg(doc)]
+use crate::encoder::EncoderInputs;
 use crate::engine::{Engine, GroupQueryNodes, LoadOptions};
 use crate::error::SessionError;
 use crate::inputs::RunInputs;
@@ -83,7 +85,8 @@ impl KvSession {
         let (batch, capacity) = sizes(&mut interface, options)?;
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
-        let store = SampleStore::new(&runner, batch, capacity)?;
+        let of_caches = MemoryReport::new(&runner.interface, batch, capacity).total;
+        let store = SampleStore::new(&runner, batch, capacity, options.memory.saturating_sub(of_caches))?;
         let inputs = RunInputs::new(&runner, batch, capacity)?;
         Ok(Self { model: model.clone(), store, steps: Steps::new(runner, inputs, options.refuse_nan) })
     }
@@ -130,6 +133,27 @@ impl KvSession {
     /// Returns [`SessionError::BatchFull`] if no batch index is free.
     pub fn add(&mut self) -> Result<Sample, SessionError> {
         self.store.add()
+    }
+
+    /// Gives a sample what an encoder has computed for its text: for each input of [`Interface::encoder`] the name and a
+    /// tensor with a batch of 1. The mask may be absent, and all positions are then real.
+    ///
+    /// The tensors are copied once. No step changes or copies them, forks and beams of the sample attend to the same
+    /// text, and [`save`](Self::save) saves it with the sample.
+    ///
+    /// Samples with different numbers of positions need a decoder with a mask of the encoder's positions. The positions
+    /// that a sample lacks are zeros and masked.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::EncoderChanged`] if the sample has cached tokens.
+    /// - Returns the errors of [`EncoderInputs::set`].
+    pub fn set_encoder_outputs(
+        &mut self,
+        sample: Sample,
+        outputs: &[(&str, &Tensor)],
+    ) -> Result<(), SessionError> {
+        self.store.set_encoder_outputs(&self.steps.runner, sample, outputs)
     }
 
     /// Removes a sample and frees its batch index. The other samples keep their indices.
@@ -205,6 +229,7 @@ impl KvSession {
     /// - [`SessionError::TokenUnknown`] for a token that is not in the vocabulary;
     /// - [`SessionError::InputType`] for a token that the type of its input cannot represent;
     /// - [`SessionError::CapacityExceeded`] if a sample has no room for its tokens;
+    /// - [`SessionError::EncoderMissing`] for a sample without the outputs of the encoder that the decoder attends to;
     /// - [`SessionError::CacheLost`] if an earlier run has lost a cache.
     ///
     /// If a run fails, returns [`SessionError::Run`] with the engine's message, or another error of a run
@@ -233,8 +258,8 @@ impl KvSession {
     /// Returns the memory that the caches take, and that of the rows that were copied in order to go back.
     #[must_use]
     pub fn memory(&self) -> MemoryReport {
-        let undo = self.store.undo_bytes();
-        MemoryReport { undo, ..MemoryReport::new(self.interface(), self.batch(), self.capacity()) }
+        let (undo, encoder) = (self.store.undo_bytes(), self.store.caches().encoder().bytes());
+        MemoryReport { undo, encoder, ..MemoryReport::new(self.interface(), self.batch(), self.capacity()) }
     }
 
     /// Sets a function that is called before every run of a step. If it returns `true`, the step fails with
@@ -409,7 +434,7 @@ impl KvSession {
         self.store.check_lost()?;
         let mut file = SavedFile::open(path)?;
         let model = self.fingerprint()?;
-        saves::load(&mut self.store, &self.steps.runner.interface, model, &mut file, path)
+        saves::load(&mut self.store, &self.steps.runner, model, &mut file, path)
     }
 
     /// Checks that a sample can go back to `to` tokens.

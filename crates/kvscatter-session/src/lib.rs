@@ -18,7 +18,7 @@
 //! | a model's inputs, and tensors | `interface`, `tensor`, `numbers`, `opening` |
 //! | engines | `engine`, `rows`, `memory_report` |
 //! | the tokens of a run | `feed`, `ring_track`, `model_runs` |
-//! | one run of a model | `states`, `runner`, `inputs`, `logits` |
+//! | one run of a model | `states`, `runner`, `encoder`, `encoder_run`, `inputs`, `logits` |
 //! | caches in two buffers | `out_of_place`, `session_options`, `growing` |
 //! | samples, their rows and how they go back | `batch`, `caches`, `undo`, `sample_store` |
 //! | a session | `steps`, `saves`, `kv_session`, `transaction` |
@@ -30,6 +30,8 @@
 mod batch;
 mod caches;
 mod decoder;
+mod encoder;
+mod encoder_run;
 mod engine;
 mod error;
 mod feed;
@@ -62,6 +64,8 @@ mod texts;
 mod transaction;
 mod undo;
 
+pub use encoder::EncoderInputs;
+pub use encoder_run::{Encoder, EncoderInput, EncoderOutputs};
 pub use engine::{
     Engine, GroupQueryNodes, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label,
 };
@@ -69,7 +73,7 @@ pub use error::{GenerateSetting, ModelSize, SessionError, SessionSetting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator};
 pub use generate_options::{GenerateOptions, Sampling};
-pub use interface::{CachePort, CacheWriter, FeedPort, Interface, Purpose, StatePort};
+pub use interface::{CachePort, CacheWriter, EncoderPort, FeedPort, Interface, Purpose, StatePort};
 pub use kv_session::KvSession;
 pub use logits::Logits;
 pub use memory_report::{CacheSize, MemoryReport};

@@ -26,6 +26,8 @@ pub struct MemoryReport {
     /// The number of bytes allocated for copies of rows and states, with which samples go back. In models without
     /// states, it is 0 until a step overwrites rows of a ring that its slack does not cover.
     pub undo: u64,
+    /// The number of bytes of the inputs from an encoder, or 0 before the first text.
+    pub encoder: u64,
     /// The number of bytes of all caches together.
     pub total: u64,
 }
@@ -53,7 +55,7 @@ impl MemoryReport {
         let states = interface.states.iter().map(|port| port.element.storage_len(&port.shape(batch)));
         let states = bytes(states.map(Option::unwrap_or_default).fold(0, usize::saturating_add));
         let (caches, layers) = (Vec::new(), Vec::new());
-        let mut report = Self { caches, layers, per_token: 0, rings, states, undo: 0, total: 0 };
+        let mut report = Self { caches, layers, per_token: 0, rings, states, undo: 0, encoder: 0, total: 0 };
         for port in &interface.caches {
             let len = |shape: &[usize]| bytes(port.element.storage_len(shape).unwrap_or(usize::MAX));
             let of_cache = len(&port.shape(batch, capacity));

@@ -28,11 +28,10 @@ pub(crate) fn interface(model: &Model) -> Result<Interface, SessionError> {
 }
 
 impl Interface {
-    /// Determines the inputs and outputs of a decoder without an encoder, if one operator writes all caches in place.
+    /// Determines the inputs and outputs of a decoder, if one operator writes all caches in place.
     ///
     /// # Errors
     /// - Returns [`SessionError::NotScattered`] for a cache whose writer is not known.
-    /// - Returns [`SessionError::EncoderDecoder`] for an input that comes from an encoder.
     /// - Returns [`SessionError::NotStatic`] or [`SessionError::MixedWriters`] for caches that grow or are written by
     ///   different operators.
     /// - Returns the errors of [`new`](Self::new).
@@ -58,15 +57,12 @@ fn check_in_place(interface: &Interface) -> Result<(), SessionError> {
     }
 }
 
-/// Checks that known operators write all caches of a decoder without an encoder.
+/// Checks that known operators write all caches of a decoder.
 fn check_caches_known(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     if let Some((past, why)) = decoder.unknown() {
         return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
-    match decoder.from_encoder.first() {
-        Some(&input) => Err(SessionError::EncoderDecoder { input: input.to_owned() }),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Checks that a decoder takes token ids. A session has no embedding table.

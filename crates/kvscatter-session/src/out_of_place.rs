@@ -1,6 +1,7 @@
 //! A decoder that runs step by step with past and present in separate memory. It is a baseline for writing in
 //! place.
 
+use crate::encoder::EncoderInputs;
 use crate::error::SessionError;
 use crate::feed::Feed;
 use crate::runner::{LogitsTensor, Runner};
@@ -15,6 +16,7 @@ pub struct OutOfPlace {
     /// cached token.
     capacity: Option<usize>,
     pasts: Vec<Tensor>,
+    encoder: EncoderInputs,
     cached_tokens: usize,
 }
 
@@ -25,7 +27,21 @@ impl OutOfPlace {
     /// Returns [`SessionError::TensorTooLarge`] if there is no memory for the caches.
     pub fn new(runner: &Runner, batch: usize, capacity: Option<usize>) -> Result<Self, SessionError> {
         let pasts = runner.caches(batch, capacity.unwrap_or_default())?;
-        Ok(Self { batch, capacity, pasts, cached_tokens: 0 })
+        let encoder = EncoderInputs::new(&runner.interface, batch, u64::MAX);
+        Ok(Self { batch, capacity, pasts, encoder, cached_tokens: 0 })
+    }
+
+    /// Gives a sample the outputs of an encoder. All samples of an encoder-decoder need them before the first step.
+    ///
+    /// # Errors
+    /// Returns the errors of [`EncoderInputs::set`].
+    pub fn set_encoder_outputs(
+        &mut self,
+        runner: &Runner,
+        sample: usize,
+        outputs: &[(&str, &Tensor)],
+    ) -> Result<(), SessionError> {
+        self.encoder.set(runner, sample, outputs)
     }
 
     /// Returns the number of samples.
@@ -68,7 +84,8 @@ impl OutOfPlace {
         let feed = Feed::next(&vec![self.cached_tokens; self.batch], width);
         let inputs = feed.tensors(&runner.interface, token, slots)?;
         let mut presents = runner.caches(self.batch, slots)?;
-        let logits = runner.out_of_place(&inputs, &self.pasts, &mut presents, width)?;
+        let logits =
+            runner.out_of_place(&inputs, self.encoder.tensors(), &self.pasts, &mut presents, width)?;
         (self.pasts, self.cached_tokens) = (presents, after);
         Ok(logits)
     }

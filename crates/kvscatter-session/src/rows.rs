@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use kvscatter::Mode;
 use kvscatter::visibility::Visibility;
+use kvscatter::{ElementType, Mode};
 
-use crate::interface::CachePort;
+use crate::interface::{CachePort, EncoderPort};
 
 /// The layout of a dense cache's rows: `batch × outer × capacity` runs of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,22 @@ impl Rows {
     /// known.
     #[must_use]
     pub fn new(cache: &CachePort, capacity: usize) -> Self {
+        let mode = if cache.ring.is_some() { Mode::Circular } else { Mode::Linear };
+        Self { mode, ..Self::linear(&cache.dims, cache.axis, cache.element, cache.slots(capacity)) }
+    }
+
+    /// Computes the layout of an input from an encoder, whose rows are the positions of the encoder.
+    pub(crate) fn of_encoder(port: &EncoderPort, length: usize) -> Self {
+        Self::linear(&port.dims, port.axis, port.element, length)
+    }
+
+    fn linear(dims: &[Option<usize>], axis: usize, element: ElementType, capacity: usize) -> Self {
         let product =
             |dims: &[Option<usize>]| dims.iter().map(|dim| dim.unwrap_or_default()).product::<usize>();
-        let outer = cache.dims.get(1..cache.axis).map_or(1, product);
-        let inner = cache.dims.get(cache.axis.saturating_add(1)..).map_or(1, product);
-        let width = cache.element.bits().unwrap_or_default() / 8;
-        let mode = if cache.ring.is_some() { Mode::Circular } else { Mode::Linear };
-        Self { outer, mode, capacity: cache.slots(capacity), run: inner * width }
+        let outer = dims.get(1..axis).map_or(1, product);
+        let inner = dims.get(axis.saturating_add(1)..).map_or(1, product);
+        let width = element.bits().unwrap_or_default() / 8;
+        Self { outer, mode: Mode::Linear, capacity, run: inner * width }
     }
 
     /// Returns the number of slots.

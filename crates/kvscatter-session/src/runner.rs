@@ -102,14 +102,15 @@ impl Runner {
     }
 
     /// Runs one step of a decoder without states. It writes into the caches. Returns the logits and the address that
-    /// the engine reports for each present.
+    /// the engine reports for each present. `of_encoder` contains the inputs from an encoder.
     pub fn in_place(
         &mut self,
         inputs: &[(String, Tensor)],
+        of_encoder: &[(String, Tensor)],
         caches: &mut [Tensor],
         width: usize,
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
-        self.in_place_with_states(inputs, caches, &mut States::default(), None, width)
+        self.in_place_with_states(inputs, caches, &mut States::default(), of_encoder, None, width)
     }
 
     /// Returns `true` if a run can cover some samples of the batch.
@@ -119,13 +120,14 @@ impl Runner {
 
     /// Runs one step like [`in_place`](Self::in_place). It reads the current states and writes the next ones.
     ///
-    /// With `samples`, the run covers these samples. The caches, the states and the masks are those of the whole batch,
-    /// and the other inputs are those of the samples.
+    /// With `samples`, the run covers these samples. The caches, the states, the masks and the inputs from an encoder are
+    /// those of the whole batch, and the other inputs are those of the samples.
     pub(crate) fn in_place_with_states(
         &mut self,
         inputs: &[(String, Tensor)],
         caches: &mut [Tensor],
         states: &mut States,
+        of_encoder: &[(String, Tensor)],
         samples: Option<Range<usize>>,
         width: usize,
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
@@ -136,9 +138,10 @@ impl Runner {
             |name: &str| self.interface.feeds.iter().any(|of| of.purpose == Purpose::Mask && of.name == name);
         let read = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let past = state_ports.iter().map(|port| port.past.as_str()).zip(current);
+        let of_encoder = of_encoder.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let (of_batch, read) = read
             .map(|input| (is_mask(input.0), input))
-            .chain(past.map(|input| (true, input)))
+            .chain(past.chain(of_encoder).map(|input| (true, input)))
             .partition::<Vec<_>, _>(|(is_of_batch, _)| *is_of_batch && samples.is_some());
         let without_flags = |of: Vec<(bool, _)>| of.into_iter().map(|(_, input)| input).collect();
         let step = Step {
@@ -161,12 +164,14 @@ impl Runner {
     pub fn out_of_place(
         &mut self,
         inputs: &[(String, Tensor)],
+        of_encoder: &[(String, Tensor)],
         pasts: &[Tensor],
         presents: &mut [Tensor],
         width: usize,
     ) -> Result<LogitsTensor, SessionError> {
         let ports = &self.interface.caches;
-        let mut all: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        let all = inputs.iter().chain(of_encoder);
+        let mut all: Vec<_> = all.map(|(name, tensor)| (name.as_str(), tensor)).collect();
         all.extend(ports.iter().zip(pasts).map(|(port, past)| (port.past.as_str(), past)));
         let step = Step {
             inputs: all,

@@ -25,12 +25,17 @@ pub(crate) struct SampleStore {
 }
 
 impl SampleStore {
-    /// Allocates the caches and states of an empty batch.
-    pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, SessionError> {
+    /// Allocates the caches and states of an empty batch. The inputs from an encoder may take `limit` bytes.
+    pub(crate) fn new(
+        runner: &Runner,
+        batch: usize,
+        capacity: usize,
+        limit: u64,
+    ) -> Result<Self, SessionError> {
         let samples = Batch::new(batch, capacity, runner.interface.rings());
         let points = || (0..batch).map(|_| Undo::default()).collect();
         Ok(Self {
-            caches: Caches::new(runner, batch, capacity, samples.rings())?,
+            caches: Caches::new(runner, batch, capacity, samples.rings(), limit)?,
             batch: samples,
             begun: points(),
             step: points(),
@@ -61,13 +66,29 @@ impl SampleStore {
     pub(crate) fn add(&mut self) -> Result<Sample, SessionError> {
         let sample = self.batch.add()?;
         self.caches.states_mut().clear(sample.batch_index());
+        self.caches.encoder_mut().forget(sample.batch_index());
         Ok(sample)
     }
 
     pub(crate) fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
         self.batch.remove(sample)?;
+        self.caches.encoder_mut().forget(sample.batch_index());
         self.clear_point(sample);
         Ok(())
+    }
+
+    /// Gives a sample without tokens the outputs of an encoder. See
+    /// [`KvSession::set_encoder_outputs`](crate::KvSession::set_encoder_outputs).
+    pub(crate) fn set_encoder_outputs(
+        &mut self,
+        runner: &Runner,
+        sample: Sample,
+        outputs: &[(&str, &Tensor)],
+    ) -> Result<(), SessionError> {
+        match self.batch.cached_tokens(sample)? {
+            0 => self.caches.encoder_mut().set(runner, sample.batch_index(), outputs),
+            tokens => Err(SessionError::EncoderChanged { sample, tokens }),
+        }
     }
 
     /// Adds `copies` samples with the same past as `sample`.

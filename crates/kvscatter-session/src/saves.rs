@@ -7,11 +7,13 @@ use std::path::Path;
 use kvscatter_onnx::Fingerprint;
 
 use crate::error::SessionError;
-use crate::interface::{CachePort, Interface, StatePort};
+use crate::interface::{CachePort, EncoderPort, Interface, StatePort};
 use crate::opening::check_tokens;
+use crate::runner::Runner;
 use crate::sample::Sample;
 use crate::sample_store::SampleStore;
 use crate::saved::{self, SavedFile, SavedKind, SavedSample, SavedTensor};
+use crate::tensor::Tensor;
 
 /// Saves a sample to a file: its tokens, the rows that they need in all caches, and its states.
 pub(crate) fn save(
@@ -26,11 +28,18 @@ pub(crate) fn save(
     let positions = store.needed(sample)?;
     let ports = interface.caches.iter().zip(&positions);
     let saved_caches = ports.map(|(port, positions)| saved_cache(port, positions));
-    let tensors = saved_caches.chain(interface.states.iter().map(saved_state)).collect();
+    let (encoder_ports, length) = caches.encoder().of_sample(batch_index);
+    let of_encoder = encoder_ports.iter().map(|port| saved_encoder(port, length)).filter(|_| length > 0);
+    let tensors = saved_caches.chain(interface.states.iter().map(saved_state)).chain(of_encoder).collect();
     let saved = SavedSample { model, tokens, tensors };
     let values = |tensor: usize, visit: &mut dyn FnMut(&[u8]) -> io::Result<()>| match positions.get(tensor) {
         Some(positions) => caches.visit_rows(tensor, batch_index, positions.clone(), visit),
-        None => visit(caches.states().sample_bytes(tensor.saturating_sub(positions.len()), batch_index)),
+        None => match tensor.saturating_sub(positions.len()) {
+            state if state < interface.states.len() => {
+                visit(caches.states().sample_bytes(state, batch_index))
+            }
+            later => caches.encoder().visit(later - interface.states.len(), batch_index, visit),
+        },
     };
     Ok(saved::write(path, &saved, &values)?)
 }
@@ -39,19 +48,20 @@ pub(crate) fn save(
 /// of a cache changes.
 pub(crate) fn load(
     store: &mut SampleStore,
-    interface: &Interface,
+    runner: &Runner,
     model: Fingerprint,
     file: &mut SavedFile,
     path: &Path,
 ) -> Result<Sample, SessionError> {
-    let plan = plan(store, interface, file.sample(), model, path)?;
+    let plan = plan(store, &runner.interface, file.sample(), model, path)?;
     if store.batch().free() == 0 {
         return Err(SessionError::BatchFull { batch: store.batch().size() });
     }
     file.verify()?;
     let sample = store.add()?;
-    if let Err(error) = read(store, file, &plan, sample) {
-        // The file has changed since it was verified. A later sample sets the rows to zero.
+    if let Err(error) = read(store, runner, file, &plan, sample) {
+        // The file has changed since it was verified, or the text of the encoder does not fit beside the others. A later
+        // sample sets the rows to zero.
         store.remove(sample)?;
         return Err(error);
     }
@@ -62,10 +72,23 @@ pub(crate) fn load(
 /// Reads the values of a file to the batch index of a new sample.
 fn read(
     store: &mut SampleStore,
+    runner: &Runner,
     file: &mut SavedFile,
     plan: &Plan,
     sample: Sample,
 ) -> Result<(), SessionError> {
+    let mut outputs = Vec::new();
+    for &tensor in &plan.encoder {
+        let Some(described) = file.sample().tensors.get(tensor).cloned() else { continue };
+        let mut output = Tensor::zeros(described.element, &described.shape)?;
+        let len = output.len();
+        file.read(tensor, 0, output.bytes_mut(), [0..len])?;
+        outputs.push((described.name, output));
+    }
+    if !outputs.is_empty() {
+        let outputs: Vec<_> = outputs.iter().map(|(name, output)| (name.as_str(), output)).collect();
+        store.set_encoder_outputs(runner, sample, &outputs)?;
+    }
     for (cache, (source, positions)) in plan.sources.iter().zip(&plan.caches).enumerate() {
         let (target, runs) = store.rows_mut(cache, sample, positions.clone());
         file.read(source.tensor, positions.start - source.first, target, runs)?;
@@ -101,7 +124,11 @@ fn plan(
         token,
         vocabulary,
     })?;
-    let expected = interface.caches.len() + interface.states.len();
+    // A sample without tokens may have no text.
+    let is_encoder = |tensor: &SavedTensor| matches!(tensor.kind, SavedKind::Encoder { .. });
+    let has_text = saved.tensors.iter().any(is_encoder) || tokens > 0;
+    let encoder_ports = if has_text { interface.encoder.as_slice() } else { &[] };
+    let expected = interface.caches.len() + interface.states.len() + encoder_ports.len();
     if saved.tensors.len() != expected {
         let got = saved.tensors.len();
         return Err(SessionError::SavedTensors { path: path(), got, expected });
@@ -123,6 +150,9 @@ fn plan(
     let sources = caches.collect::<Result<Vec<_>, _>>()?;
     let states = interface.states.iter().map(|port| find(&saved_state(port)).map(|source| source.tensor));
     let states = states.collect::<Result<Vec<_>, _>>()?;
+    let of_encoder =
+        encoder_ports.iter().map(|port| find(&saved_encoder(port, 0)).map(|source| source.tensor));
+    let encoder = of_encoder.collect::<Result<Vec<_>, _>>()?;
     let rings = store.batch().rings();
     let mut firsts: Vec<_> = rings.iter().map(|ring| ring.first_needed(tokens)).collect();
     for (cache, source) in sources.iter().enumerate() {
@@ -142,7 +172,7 @@ fn plan(
         store.caches().ring(cache).and_then(|ring| firsts.get(ring)).map_or(0, |first| *first)..tokens
     };
     let caches = (0..sources.len()).map(positions).collect();
-    Ok(Plan { sources, caches, states, rings: firsts })
+    Ok(Plan { sources, caches, states, encoder, rings: firsts })
 }
 
 /// Returns the tokens of a saved sample, without its values.
@@ -161,6 +191,8 @@ struct Plan {
     caches: Vec<Range<usize>>,
     /// The tensor of each state.
     states: Vec<usize>,
+    /// The tensor of each input from an encoder.
+    encoder: Vec<usize>,
     /// The first position that each ring gets.
     rings: Vec<usize>,
 }
@@ -195,12 +227,23 @@ fn saved_state(port: &StatePort) -> SavedTensor {
     }
 }
 
+/// Describes an input from an encoder of this many positions.
+fn saved_encoder(port: &EncoderPort, length: usize) -> SavedTensor {
+    let kind = SavedKind::Encoder { axis: port.axis };
+    SavedTensor { name: port.name.clone(), element: port.element, shape: port.shape(1, length), kind }
+}
+
 /// Returns the first position of a tensor of a file, if it has the layout that is expected. The number of rows and the
 /// capacity of a ring may differ.
 fn first_of(saved: &SavedTensor, expected: &SavedTensor) -> Option<usize> {
     let (first, axis) = match (saved.kind, expected.kind) {
         (SavedKind::State, SavedKind::State) => (0, None),
-        (SavedKind::Linear { axis }, SavedKind::Linear { axis: of }) if axis == of => (0, Some(axis)),
+        (SavedKind::Linear { axis }, SavedKind::Linear { axis: of })
+        | (SavedKind::Encoder { axis }, SavedKind::Encoder { axis: of })
+            if axis == of =>
+        {
+            (0, Some(axis))
+        }
         (SavedKind::Ring { axis, window, first, .. }, SavedKind::Ring { axis: of, window: wanted, .. })
             if axis == of && window == wanted =>
         {

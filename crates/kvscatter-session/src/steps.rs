@@ -191,6 +191,7 @@ impl Steps {
             if tokens.is_empty() {
                 return Err(SessionError::NoTokens { sample });
             }
+            store.caches().encoder().check(sample)?;
             if seen.get_mut(sample.batch_index()).is_some_and(|seen| std::mem::replace(seen, true)) {
                 return Err(SessionError::SampleTwice { sample });
             }

@@ -135,6 +135,13 @@ impl Tensor {
         Ok(tensor)
     }
 
+    /// Returns a copy in memory that the tensor owns.
+    pub(crate) fn copied(&self) -> Result<Self, SessionError> {
+        let mut copy = Self::zeros(self.element, &self.shape)?;
+        copy.bytes_mut().copy_from_slice(self.bytes());
+        Ok(copy)
+    }
+
     /// Sets a range of elements to an integer. Elements after the last one are ignored. Returns
     /// [`SessionError::InputType`] if the type cannot represent the integer.
     pub(crate) fn fill(&mut self, elements: Range<usize>, value: i64) -> Result<(), SessionError> {

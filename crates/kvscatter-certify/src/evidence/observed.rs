@@ -212,9 +212,9 @@ impl<'a> Observer<'a> {
                     before.bytes_mut().copy_from_slice(cache.bytes());
                 }
                 self.runs.look(2);
-                let ran = runner.out_of_place(&inputs, &before, &mut presents, feed.width).and_then(
+                let ran = runner.out_of_place(&inputs, &[], &before, &mut presents, feed.width).and_then(
                     |out_of_place| {
-                        let (in_place, at) = runner.in_place(&inputs, &mut run.caches, feed.width)?;
+                        let (in_place, at) = runner.in_place(&inputs, &[], &mut run.caches, feed.width)?;
                         Ok((out_of_place, in_place, at))
                     },
                 );
@@ -352,7 +352,7 @@ impl<'a> Observer<'a> {
         let (mut reached, mut looked) = (0_u64, 0_u64);
         for (_, feed) in &scenario.steps {
             let inputs = feed.tensors(&runner.interface, &token, plan.capacity)?;
-            let Ok((logits, _)) = runner.in_place(&inputs, &mut caches, feed.width) else { break };
+            let Ok((logits, _)) = runner.in_place(&inputs, &[], &mut caches, feed.width) else { break };
             for (sample, fed) in feed.samples.iter().enumerate() {
                 for column in (0..feed.width).filter(|&column| fed.position(column).is_some()) {
                     let Some(got) = logits.after(sample, column) else { continue };

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
@@ -11,7 +11,7 @@ use kvscatter_onnx::convert::{
 };
 use kvscatter_onnx::internal::text::units;
 use kvscatter_onnx::source::ModelSource;
-use kvscatter_onnx::{DataFile, Model, RuntimeVersion};
+use kvscatter_onnx::{DataFile, Model, RuntimeVersion, join_encoder};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use serde_json::{Value, json};
 
@@ -36,8 +36,10 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// the layer gets a linear cache, and j > write_indices[b] + i - W must also hold. docs/rings.md has the rule and a
 /// picture.
 ///
-/// A bias that is proportional to the distance of slot and token (ALiBi) is computed with the mask. The model is
-/// raised to operator set 24, and its metadata describes the new inputs. Weights are not changed.
+/// A bias that depends on the distance of slot and token (ALiBi, T5) is computed with the mask. The model is raised to
+/// operator set 24, and its metadata describes the new inputs. Weights are not changed.
+///
+/// Keys and values that an encoder computes once for each text stay inputs, which no step changes.
 ///
 /// GroupQueryAttention and other operators of ONNX Runtime become standard ones. The command evaluates both on
 /// random values, and refuses the model if the results differ.
@@ -50,8 +52,8 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// with a past, and drops the other branch and the input.
 ///
 /// The command computes which slots the masks of the exporter hide and what they add, and compares it with this
-/// rule. It refuses a decoder that follows another rule (chunks, prefixes, the biases of T5) or that it does not
-/// understand. It then writes nothing.
+/// rule. It refuses a decoder that follows another rule (chunks, prefixes) or that it does not understand. It then
+/// writes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -106,6 +108,13 @@ pub(crate) struct Convert {
     #[arg(long)]
     explain: bool,
 
+    /// Also write the encoder of an encoder-decoder, with an output for each input that the decoder takes from it
+    ///
+    /// It is made of encoder_model.onnx and of the decoder of the first step (decoder_model.onnx, or the merged decoder),
+    /// which compute keys and values in every layer and must be in the folder of the decoder.
+    #[arg(long, value_name = "FILE")]
+    encoder_output: Option<PathBuf>,
+
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
@@ -144,7 +153,11 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
         path: args.model.clone(),
         cause: Box::new(cause),
     })?;
-    let files = converted.model.save_with_weights(&args.output, args.weights.into())?;
+    let encoder = args.encoder_output.as_ref().map(|_| joined_encoder(&args.model, &model)).transpose()?;
+    let mut files = converted.model.save_with_weights(&args.output, args.weights.into())?;
+    if let Some((encoder, path)) = encoder.zip(args.encoder_output.as_ref()) {
+        files.extend(encoder.save_with_weights(path, args.weights.into())?);
+    }
     if output.is_json() {
         output.json(&document(&args, &converted, &files))?;
     } else {
@@ -155,6 +168,19 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     }
     Ok(Outcome::Passed)
 }
+
+/// Returns the encoder of a decoder, made of the other models in its folder.
+fn joined_encoder(path: &Path, decoder: &Model) -> Result<Model, CommandError> {
+    let beside = |name: &str| path.with_file_name(name);
+    let encoder = Model::load(&beside(ENCODER))?;
+    let first = beside(FIRST_STEP);
+    let first = if first.exists() { Some(Model::load(&first)?) } else { None };
+    Ok(join_encoder(&encoder, first.as_ref().unwrap_or(decoder), decoder)?)
+}
+
+/// Optimum's names of an encoder and of the decoder of the first step.
+const ENCODER: &str = "encoder_model.onnx";
+const FIRST_STEP: &str = "decoder_model.onnx";
 
 /// Returns how the caches of layers with a window are kept.
 fn windowed(args: &Convert) -> Result<WindowedCaches, CommandError> {

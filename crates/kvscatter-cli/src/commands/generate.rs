@@ -3,6 +3,7 @@
 mod args;
 #[cfg(feature = "text")]
 mod chat;
+mod encoder;
 mod prompts;
 mod sampling;
 mod show;

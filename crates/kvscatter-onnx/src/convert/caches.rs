@@ -24,9 +24,6 @@ pub(super) fn check_written(
     if max_seq == 0 || i32::try_from(max_seq).is_err() {
         return Err(ConvertRefusal::MaxSeq { max_seq }.into());
     }
-    if let Some(&input) = decoder.from_encoder.first() {
-        return Err(ConvertRefusal::EncoderDecoder { input: input.to_owned() }.into());
-    }
     each(decoder, |cache| written(cache, is_taken(cache)))?;
     if let Some(cache) = decoder.unused() {
         let refusal = ConvertRefusal::ResultUnused { past: cache.past.to_owned() };
@@ -49,9 +46,6 @@ pub(super) fn check_written(
 /// # Errors
 /// Returns a [`ConvertRefusal`].
 pub(super) fn check_static(decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
-    if let Some(&input) = decoder.from_encoder.first() {
-        return Err(ConvertRefusal::EncoderDecoder { input: input.to_owned() }.into());
-    }
     each(decoder, |cache| match cache.capacity().size() {
         Some(length) if !cache.is_ring() && length != max_seq => {
             Some(ConvertRefusal::PastFixed { past: cache.past.to_owned(), length, max_seq })

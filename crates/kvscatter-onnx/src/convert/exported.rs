@@ -92,7 +92,7 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
                 found.and_then(|()| masks::find_rules(self.attentions.nodes.iter_mut(), longest, &mut fold));
             found.map_err(|cause| longest.error_at_length(cause))?;
         }
-        let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max().unwrap_or(1);
+        let heads = self.rules().map(Rule::biased_heads).max().unwrap_or(1);
         let windows = self.rules().filter_map(|rule| Some(rule.window?.size)).collect();
         self.probes = probes::probes(&self.inputs, self.max_seq, self.padding, heads, &windows);
         // Exporters count slots or real tokens. Padding between two tokens shows which.

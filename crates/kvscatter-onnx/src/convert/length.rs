@@ -8,8 +8,8 @@ use kvscatter::ElementType;
 
 use super::exported::Lane;
 use super::probe::Probe;
-use crate::Graph;
 use crate::fold::{Fold, Value, Values};
+use crate::{Graph, Node};
 
 /// A value of the exported graph, and how the converted graph computes it instead.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,9 @@ pub(super) enum LengthReplacement<'m> {
     /// The columns of the new tokens in a value `[batch, past + new]` that is computed from the attention
     /// mask.
     Columns { value: &'m str, of: &'m str },
+    /// The rows of a table for the positions of the new tokens, `[new, width]`, which are added to the tokens. They become
+    /// rows for each sample, `[batch, new, width]`.
+    Rows { value: &'m str, table: &'m str, positions: &'m str },
 }
 
 /// Returns every replacement that fits its value on all probes.
@@ -55,7 +58,33 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<LengthR
             );
         }
     }
+    replacements.extend(graph.nodes().iter().filter_map(|node| added_rows(graph, node, probe, fold)));
     replacements
+}
+
+/// Returns the rows of a table that a node picks, if other nodes only add them to values of all new tokens.
+fn added_rows<'m>(
+    graph: &Graph<'m>,
+    node: &Node<'m>,
+    probe: &Probe,
+    fold: &mut Fold<'m>,
+) -> Option<LengthReplacement<'m>> {
+    let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0);
+    let (value, table, positions) = (node.output(0)?, node.input(0)?, node.input(1)?);
+    if !node.is("Gather") || axis != 0 || !graph.is_constant(table) {
+        return None;
+    }
+    let shape = fold.shape(value).ok()?.to_vec();
+    let &[new, width] = shape.as_slice() else { return None };
+    let mut uses = graph.uses(value).peekable();
+    uses.peek()?;
+    let is_added = uses.all(|(user, slot)| {
+        let other = slot.and_then(|slot| user.input(usize::from(slot == 0)));
+        let sum = other.and_then(|other| fold.shape(other).ok());
+        let adds = user.is("Add") || user.op_type() == "SkipLayerNormalization";
+        adds && sum.is_some_and(|sum| *sum == [probe.batch, new, width])
+    });
+    Some(LengthReplacement::Rows { value, table, positions }).filter(|it| is_added && it.holds(probe, fold))
 }
 
 impl LengthReplacement<'_> {
@@ -75,6 +104,11 @@ impl LengthReplacement<'_> {
                 let Some(of) = is_mask.then(|| fold.value(of).cloned().ok()).flatten() else { return false };
                 fold.value(value).is_ok_and(|value| is_columns(value, &of, probe))
             }
+            Self::Rows { positions, .. } => fold.value(positions).is_ok_and(|positions| {
+                let expected = (probe.past..probe.total()).map(|place| i64::try_from(place).ok());
+                let ints = positions.as_ints().filter(|_| *positions.shape == [probe.new]);
+                ints.is_some_and(|ints| ints.iter().copied().map(Some).eq(expected))
+            }),
         }
     }
 }

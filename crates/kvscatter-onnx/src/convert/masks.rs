@@ -1,5 +1,5 @@
 //! Checks by evaluation that the masks of a decoder follow the conversion's rule: causal attention with
-//! padding, and a bias that is proportional to the distance of slot and token.
+//! padding, and a bias that depends on the distance of slot and token.
 
 #[cfg(test)]
 mod tests;
@@ -13,9 +13,9 @@ use super::caches::RANK;
 use super::limits::SlotLimits;
 use super::probe::{Distance, Probe};
 use super::refusal::ConvertRefusal;
-use super::rule::{Bias, CandidateRules, Rule, Window};
+use super::rule::{Added, Bias, CandidateRules, Rule, Window};
 use crate::OnnxError;
-use crate::fold::{Fold, Value, Values, round};
+use crate::fold::{Fold, Value, Values, int_to_float, round, signed};
 use crate::mask_elements::{HIDDEN, MaskEffect, ScoreAt, element_of};
 
 /// The largest number that masks together may add to all scores of a token. It rounds scores in float32 to multiples of
@@ -245,19 +245,24 @@ impl Masks {
 
     /// Returns the rule that the masks follow for the last token of the first sample. The sample must have no padding.
     fn rules(&self, probe: &Probe, fold: &Fold<'_>) -> Result<CandidateRules, OnnxError> {
-        let mut biased = 0;
+        let (mut biased, mut table) = (0, None);
         let mut rule = Rule::default();
-        let Some(token) = probe.new.checked_sub(1) else { return Ok(CandidateRules::new(rule, biased)) };
+        let Some(token) = probe.new.checked_sub(1) else {
+            return Ok(CandidateRules::new(rule, table, biased));
+        };
         let read = [self.heads(), self.masks.len(), probe.total()];
         fold.charge(read.into_iter().fold(1, usize::saturating_mul))?;
         for mask in &self.masks {
             let slopes = (0..self.heads()).map(|head| self.slope(mask, probe, head, token));
             let slopes = slopes.collect::<Result<Vec<_>, _>>()?;
+            let is_linear = self.is_linear(mask, probe, &slopes)?;
             // `check` refuses the bias of a second mask.
-            if rule.bias.is_some() || slopes.iter().all(|&slope| slope == 0.0) {
+            if rule.bias.is_some() || is_linear && slopes.iter().all(|&slope| slope == 0.0) {
                 continue;
             }
-            rule.bias = Some(Bias { heads: self.heads.clone(), slopes, distance: Distance::Slots });
+            let bias = |added| Bias { heads: self.heads.clone(), added, distance: Distance::Slots };
+            table = if is_linear { None } else { Some(bias(self.table(mask, probe)?)) };
+            rule.bias = Some(bias(Added::Slopes(slopes)));
             biased = mask.at;
         }
         let row = Row { probe, sample: 0, token, distances: rule.distances(probe, 0, token) };
@@ -270,7 +275,7 @@ impl Masks {
                 break;
             }
         }
-        Ok(CandidateRules::new(rule, biased))
+        Ok(CandidateRules::new(rule, table, biased))
     }
 
     /// Returns what a head adds for each step of the distance.
@@ -297,6 +302,40 @@ impl Masks {
         Ok(slope)
     }
 
+    /// Returns `true` if a mask adds to the visible slots of the last token what these slopes give, relative to the
+    /// token's own slot.
+    fn is_linear(&self, mask: &MaskValue, probe: &Probe, slopes: &[f64]) -> Result<bool, OnnxError> {
+        let Some(token) = probe.new.checked_sub(1) else { return Ok(true) };
+        let own = probe.slot_of(token);
+        for (head, slope) in slopes.iter().enumerate() {
+            let score = |slot| ScoreAt { sample: 0, head, token, slot };
+            let base = self.added(mask, score(own))?;
+            for slot in 0..probe.total() {
+                let added = self.added(mask, score(slot))?;
+                let linear = base
+                    + slope * int_to_float(ElementType::Float64, signed(slot).saturating_sub(signed(own)));
+                if added > HIDDEN && (added - linear).abs() > rounding(mask.value.element, added, base) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns what a mask adds at each distance from the last token of the first sample. Hidden slots get 0.
+    fn table(&self, mask: &MaskValue, probe: &Probe) -> Result<Added, OnnxError> {
+        let token = probe.new.saturating_sub(1);
+        let distances = probe.slot_of(token).saturating_add(1);
+        let mut numbers = Vec::new();
+        for head in 0..self.heads() {
+            for slot in (0..distances).rev() {
+                let added = self.added(mask, ScoreAt { sample: 0, head, token, slot })?;
+                numbers.push(if added > HIDDEN { added } else { 0.0 });
+            }
+        }
+        Ok(Added::Table { numbers, distances })
+    }
+
     /// Compares the rule with what is added to the score of every slot for every real token in every head.
     fn check(&self, probe: &Probe, candidate: Candidate<'_>, fold: &Fold<'_>) -> Result<(), OnnxError> {
         let rule = candidate.rule;
@@ -313,8 +352,8 @@ impl Masks {
                     let row = self.head_row(&row, head)?;
                     for (slot, &is_visible) in visible.iter().enumerate() {
                         let score = self.score(&row, candidate, slot)?;
-                        if let Some((added, linear)) = score.other.filter(|_| !score.is_hidden) {
-                            return Err(ConvertRefusal::Bias { head, position, slot, added, linear }.into());
+                        if let Some((added, expected)) = score.other.filter(|_| !score.is_hidden) {
+                            return Err(ConvertRefusal::Bias { head, position, slot, added, expected }.into());
                         }
                         let hidden = score.is_hidden;
                         if hidden == is_visible {
@@ -351,19 +390,21 @@ impl Masks {
         for (mask, base) in self.masks.iter().zip(bases) {
             let absolute = self.added(mask, row.score_at(head, slot))?;
             let added = absolute - base;
-            let (mut linear, mut tolerance) = (0.0, 0.0);
+            let (mut by_rule, mut tolerance) = (0.0, 0.0);
             if rule.bias.is_some() && mask.at == biased {
-                linear = rule.slope(head) * row.distances.get(slot).copied().unwrap_or_default();
-                tolerance = ROUNDINGS * unit_of(mask.value.element) * (absolute.abs() + base.abs());
+                // Without a base, the numbers are absolute.
+                let own = if *base == 0.0 { 0.0 } else { rule.added(head, 0) };
+                by_rule = rule.added(head, row.distances.get(slot).copied().unwrap_or_default()) - own;
+                tolerance = rounding(mask.value.element, absolute, *base);
             }
-            let difference = added - linear;
+            let difference = added - by_rule;
             if absolute.is_finite() && difference.abs() <= tolerance {
                 continue;
             }
             if added <= HIDDEN || difference <= HIDDEN {
                 score.is_hidden = true;
             } else {
-                score.other.get_or_insert((added, linear));
+                score.other.get_or_insert((added, by_rule));
             }
         }
         Ok(score)
@@ -384,7 +425,7 @@ struct Row<'p> {
     sample: usize,
     token: usize,
     /// The distance of each slot from the token.
-    distances: Vec<f64>,
+    distances: Vec<i64>,
 }
 
 impl Row<'_> {
@@ -420,6 +461,11 @@ struct Score {
     is_hidden: bool,
     /// The first number that is added instead of the bias, and the bias.
     other: Option<(f64, f64)>,
+}
+
+/// Returns by how much a bias of this type may differ from the rule.
+fn rounding(element: ElementType, added: f64, base: f64) -> f64 {
+    ROUNDINGS * unit_of(element) * (added.abs() + base.abs())
 }
 
 /// Returns the largest relative error of one rounding to a type.

@@ -8,6 +8,7 @@ use super::probes::Padding;
 use super::report::NarrowCaches;
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
+use super::rule::{Added, Bias, Rule};
 use crate::RuntimeVersion;
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::proto::{ModelProto, metadata, set_metadata};
@@ -115,13 +116,17 @@ pub(super) fn write(
         [false, true] => Some(", counted in real tokens"),
         [true, true] => Some(", counted in slots in some layers and in real tokens in others"),
     };
+    let is_table = |rule: &Rule| matches!(&rule.bias, Some(Bias { added: Added::Table { .. }, .. }));
+    let numbers = match exported.rules().any(is_table) {
+        false => {
+            format!("a multiple of j - ({write_indices}[b] + i) to the score of visible slot j (ALiBi)")
+        }
+        true => {
+            format!("a number for the distance {write_indices}[b] + i - j to the score of visible slot j")
+        }
+    };
     if let Some(counted) = counted {
-        set(
-            "bias",
-            &format!(
-                "each head adds a multiple of j - ({write_indices}[b] + i) to the score of visible slot j (ALiBi){counted}"
-            ),
-        );
+        set("bias", &format!("each head adds {numbers}{counted}"));
     }
     let most = |of: fn(&Probe) -> usize| exported.probes.iter().map(of).max().unwrap_or_default();
     set(

@@ -21,6 +21,9 @@ pub(super) const UNUSUAL_SAMPLES: usize = 11;
 /// larger masks.
 pub(super) const LAST: usize = 3;
 
+/// The number of positions of the encoder in a probe, if the model does not fix it.
+pub(super) const ENCODER_LENGTH: usize = 14;
+
 /// A step in which every sample has `past` cached tokens and `new` new tokens. `padding` marks the tokens that are not
 /// real.
 #[derive(Clone, Debug)]
@@ -48,6 +51,8 @@ enum DimRole {
     Past,
     New,
     Total,
+    /// The positions of the encoder.
+    Encoder,
     Known(usize),
 }
 
@@ -220,6 +225,7 @@ impl Probe {
             DimRole::Past => self.past,
             DimRole::New => self.new,
             DimRole::Total => self.total(),
+            DimRole::Encoder => ENCODER_LENGTH,
             DimRole::Known(size) => size,
         }
     }
@@ -282,6 +288,12 @@ impl<'m> Inputs<'m> {
                 (_, Some(&Some(length))) => Ok(length),
                 (Some(Dimension::Symbolic(symbol)), _) if symbols.contains_key(symbol) => {
                     Ok(symbols.get(symbol).copied().unwrap_or(DimRole::Batch))
+                }
+                _ if matches!(input.role, InputRole::Encoder(_)) || decoder.is_unread(input.value.name) => {
+                    Ok(match axis {
+                        0 => DimRole::Batch,
+                        _ => DimRole::Encoder,
+                    })
                 }
                 _ => Err(ConvertRefusal::InputShape { name: input.value.name.to_owned(), axis }.into()),
             };

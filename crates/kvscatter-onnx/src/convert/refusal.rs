@@ -54,12 +54,6 @@ pub enum ConvertRefusal {
     /// No output depends on the attention over the cache.
     #[error("no output depends on the attention over past {past:?}: the export lost a part of the model")]
     ResultUnused { past: String },
-    /// The decoder belongs to an encoder-decoder.
-    #[error(
-        "the model belongs to an encoder-decoder, since input {input:?} comes from an encoder: only decoders without an \
-         encoder are converted"
-    )]
-    EncoderDecoder { input: String },
     /// Several nodes write one cache.
     #[error("past {past:?} is written more than once")]
     WrittenTwice { past: String },
@@ -131,13 +125,12 @@ pub enum ConvertRefusal {
         if *.padding > 0 { format!(" with padding in {} of the slots before it", .padding) } else { String::new() }
     )]
     Visibility { position: usize, slot: usize, hidden: bool, padding: usize },
-    /// The mask adds another number than a bias that is proportional to the distance of slot and token, as that
-    /// of T5 does.
+    /// The mask adds another number than a bias that depends only on the head and on the distance of slot and token.
     #[error(
         "the mask adds {added} to the score of slot {slot} in head {head}, relative to that of the token at {position}, \
-         instead of {linear}: only a bias proportional to the distance is converted (ALiBi)"
+         instead of {expected}: only a bias that depends on the distance is converted (ALiBi, T5)"
     )]
-    Bias { head: usize, position: usize, slot: usize, added: f64, linear: f64 },
+    Bias { head: usize, position: usize, slot: usize, added: f64, expected: f64 },
     /// A node that adds zeros to scores in one step adds another number in another step.
     #[error("the node adds {added} to scores, and 0 in other steps")]
     NotNeutral { added: f64 },

@@ -56,6 +56,9 @@ pub(super) fn rewrite<'m>(
             rewriter.editor.drop_unread(mask);
         }
     }
+    for input in exported.decoder.inputs.iter().filter(|input| exported.decoder.is_unread(input.value.name)) {
+        rewriter.editor.drop_unread(input.value.name);
+    }
     let mut inputs = rewriter.into_inputs();
     let origins = editor.finish()?;
     let kept: BTreeSet<_> = proto.graph.input.iter().filter_map(|input| input.name.as_deref()).collect();
@@ -155,7 +158,9 @@ fn replace(
         LengthReplacement::Total { value, element, .. } | LengthReplacement::Positions { value, element } => {
             (value, element)
         }
-        LengthReplacement::Columns { value, .. } => (value, ElementType::Int64),
+        LengthReplacement::Columns { value, .. } | LengthReplacement::Rows { value, .. } => {
+            (value, ElementType::Int64)
+        }
     };
     if let Some(producer) = rewriter.editor.producer(value) {
         rewriter.editor.at(producer);
@@ -177,6 +182,10 @@ fn replace(
         LengthReplacement::Columns { of, .. } => {
             let positions = rewriter.positions()?;
             NewNode::new("GatherElements", &[of, &positions]).int("axis", 1)
+        }
+        LengthReplacement::Rows { table, .. } => {
+            let positions = rewriter.positions()?;
+            NewNode::new("Gather", &[table, &positions]).int("axis", 0)
         }
     };
     rewriter.editor.add(last.outputs(&[&new]));

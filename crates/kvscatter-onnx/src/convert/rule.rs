@@ -24,21 +24,29 @@ pub(super) struct Window {
     pub(super) distance: Distance,
 }
 
-/// A bias that is proportional to the distance of a slot from the token, as in `ALiBi`.
-///
-/// A softmax ignores a number that is added to all slots of a token. So it does not matter where an exporter
-/// begins to count.
+/// A bias that depends on the head and on the distance of a slot from the token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bias {
     /// The sizes of the axes between the batch and the new tokens.
     pub(super) heads: Vec<usize>,
-    /// What each head adds for a slot for each step of its distance, in row-major order of `heads`.
-    pub(super) slopes: Vec<f64>,
+    pub(super) added: Added,
     pub(super) distance: Distance,
 }
 
+/// What heads add to the scores of visible slots, in row-major order of [`Bias::heads`].
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Added {
+    /// One number of each head for each step of the distance, as in `ALiBi`.
+    ///
+    /// A softmax ignores a number that is added to all slots of a token. So it does not matter where an exporter
+    /// begins to count.
+    Slopes(Vec<f64>),
+    /// The numbers of each head for the distances from 0 on, `[heads, distances]`, as T5 has them by buckets.
+    Table { numbers: Vec<f64>, distances: usize },
+}
+
 /// The rules that an attention operation may follow, at least one. They differ in what counts as distance, slots or
-/// real tokens, which only padding between two tokens shows.
+/// real tokens, which only padding between two tokens shows, and in whether the bias is a table.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CandidateRules {
     first: Rule,
@@ -58,7 +66,7 @@ pub struct CacheWindow {
 
 impl Rule {
     /// Returns the distance of each slot from a new token, or `None` for a hidden slot.
-    pub(super) fn row(&self, probe: &Probe, sample: usize, token: usize) -> Vec<Option<f64>> {
+    pub(super) fn row(&self, probe: &Probe, sample: usize, token: usize) -> Vec<Option<i64>> {
         let visible = self.visible(probe, sample, token).into_iter();
         let distances = self.distances(probe, sample, token);
         visible.zip(distances).map(|(visible, distance)| visible.then_some(distance)).collect()
@@ -78,28 +86,30 @@ impl Rule {
 
     /// Returns the distance of each slot from a new token, for visible and hidden slots. Slots before the token have
     /// negative distances.
-    pub(super) fn distances(&self, probe: &Probe, sample: usize, token: usize) -> Vec<f64> {
+    pub(super) fn distances(&self, probe: &Probe, sample: usize, token: usize) -> Vec<i64> {
         let distance = self.bias.as_ref().map_or(Distance::Slots, |bias| bias.distance);
         let places = probe.places(sample, distance);
         let own = places.get(probe.slot_of(token)).copied().unwrap_or_default();
-        let distances = places.into_iter().map(|place| place.saturating_sub(own));
-        distances.map(|distance| int_to_float(ElementType::Float64, distance)).collect()
+        places.into_iter().map(|place| place.saturating_sub(own)).collect()
     }
 
-    /// Returns what one head adds for each step of the distance. All heads share it if there is one slope.
-    pub(super) fn slope(&self, head: usize) -> f64 {
-        let slopes = self.bias.as_ref().map(|bias| bias.slopes.as_slice()).unwrap_or_default();
-        match slopes {
-            [slope] => *slope,
-            slopes => slopes.get(head).copied().unwrap_or_default(),
-        }
+    /// Returns what one head adds to the score of a visible slot at this distance.
+    pub(super) fn added(&self, head: usize, distance: i64) -> f64 {
+        self.bias.as_ref().map_or(0.0, |bias| bias.added.at(head, distance))
+    }
+
+    /// Returns the number of heads that add different numbers.
+    pub(super) fn biased_heads(&self) -> usize {
+        self.bias.as_ref().map_or(1, |bias| bias.added.heads())
     }
 }
 
 impl CandidateRules {
-    /// Creates the rules of a decoder in which no padding shows what counts. Slots then count.
-    pub(super) fn new(rule: Rule, biased: usize) -> Self {
-        Self { first: rule, others: Vec::new(), biased }
+    /// Creates the rules of a decoder in which no padding shows what counts. Slots then count. The bias may be a table
+    /// instead.
+    pub(super) fn new(rule: Rule, table: Option<Bias>, biased: usize) -> Self {
+        let with_table = table.map(|table| Rule { bias: Some(table), ..rule.clone() });
+        Self { first: rule, others: with_table.into_iter().collect(), biased }
     }
 
     /// Returns the rule to convert. Slots count unless a check has shown that real tokens do.
@@ -109,15 +119,18 @@ impl CandidateRules {
 
     /// Adds the rules in which real tokens count: for the window, for the bias, or for both.
     pub(super) fn add_token_counting(&mut self) {
-        let (distance, Rule { window, bias }) = (Distance::Tokens, &self.first);
-        let windows = [*window, window.map(|window| Window { distance, ..window })];
-        let biases = [bias.clone(), bias.clone().map(|bias| Bias { distance, ..bias })];
+        let distance = Distance::Tokens;
         let mut rules: Vec<Rule> = Vec::new();
-        for (window, bias) in windows.iter().flat_map(|window| biases.iter().map(move |bias| (window, bias)))
-        {
-            let rule = Rule { window: *window, bias: bias.clone() };
-            if !rules.contains(&rule) {
-                rules.push(rule);
+        for Rule { window, bias } in std::iter::once(&self.first).chain(&self.others) {
+            let windows = [*window, window.map(|window| Window { distance, ..window })];
+            let biases = [bias.clone(), bias.clone().map(|bias| Bias { distance, ..bias })];
+            for (window, bias) in
+                windows.iter().flat_map(|window| biases.iter().map(move |bias| (window, bias)))
+            {
+                let rule = Rule { window: *window, bias: bias.clone() };
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
             }
         }
         self.others = rules.into_iter().skip(1).collect();
@@ -141,6 +154,39 @@ impl CandidateRules {
 impl Bias {
     /// Returns the bias after it is multiplied by a number.
     pub(super) fn scaled(&self, by: f64) -> Self {
-        Self { slopes: self.slopes.iter().map(|slope| slope * by).collect(), ..self.clone() }
+        let scaled = |numbers: &[f64]| numbers.iter().map(|number| number * by).collect();
+        let added = match &self.added {
+            Added::Slopes(slopes) => Added::Slopes(scaled(slopes)),
+            Added::Table { numbers, distances } => {
+                Added::Table { numbers: scaled(numbers), distances: *distances }
+            }
+        };
+        Self { added, ..self.clone() }
+    }
+}
+
+impl Added {
+    fn heads(&self) -> usize {
+        match self {
+            Self::Slopes(slopes) => slopes.len(),
+            Self::Table { numbers, distances } => numbers.len().checked_div(*distances).unwrap_or_default(),
+        }
+    }
+
+    /// Returns what one head adds at this distance. All heads add the same if there are numbers of one head only. A
+    /// table has no numbers for slots after the token, which are hidden.
+    fn at(&self, head: usize, distance: i64) -> f64 {
+        let head = if self.heads() == 1 { 0 } else { head };
+        match self {
+            Self::Slopes(slopes) => {
+                let slope = slopes.get(head).copied().unwrap_or_default();
+                slope * int_to_float(ElementType::Float64, distance)
+            }
+            Self::Table { numbers, distances } => {
+                let distance = usize::try_from(distance.saturating_neg()).ok().filter(|at| at < distances);
+                let at = distance.and_then(|at| head.checked_mul(*distances)?.checked_add(at));
+                at.and_then(|at| numbers.get(at)).copied().unwrap_or_default()
+            }
+        }
     }
 }

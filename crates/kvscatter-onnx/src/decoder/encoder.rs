@@ -8,9 +8,22 @@ use super::roles::{Input, InputRole, is_float};
 use super::trace::Path;
 use crate::decoder::CachePart;
 use crate::passing::{OnScores, moves, passed_on};
-use crate::{Graph, Node};
+use crate::{Dimension, Graph, Node, ValueInfo};
 
-/// What a value is in attention.
+/// What an encoder computes for a decoder, once for each text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EncoderPart {
+    /// The keys of a layer's attention to the encoder, which no step changes.
+    Keys,
+    /// The values of a layer's attention to the encoder, which no step changes.
+    Values,
+    /// The states of the encoder, from which every step computes keys and values.
+    States,
+    /// The mask that marks the encoder's real positions, `[batch, encoder length]`.
+    Mask,
+}
+
+/// The stages of attention in which a value can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// States, keys or values.
@@ -19,53 +32,92 @@ enum Stage {
     Weights,
 }
 
-/// Returns the inputs from which keys or values are projected, and those that are keys or values themselves. No node
-/// writes rows to them, so an encoder computes them once for each text.
-pub(super) fn inputs<'m>(graph: &Graph<'m>, inputs: &[Input<'m>]) -> Vec<&'m str> {
-    let is_state = |input: &&Input<'m>| {
+/// Gives a role to the inputs from which keys or values are projected, to those that are keys or values themselves, and
+/// to the mask of the encoder. No node writes rows to them, so an encoder computes them once for each text.
+pub(super) fn assign<'m>(graph: &Graph<'m>, inputs: &mut [Input<'m>]) {
+    let is_state = |input: &Input<'m>| {
         let rank = input.value.shape.as_ref().map_or(0, Vec::len);
         input.role == InputRole::Other && is_float(input.value.element) && rank >= 3
     };
-    let mut names = inputs.iter().filter(is_state).map(|input| input.value.name).peekable();
-    if names.peek().is_none() {
-        return Vec::new();
+    if !inputs.iter().any(is_state) {
+        return;
     }
     let of_decoder = inputs.iter().filter(|input| input.role != InputRole::Other);
     let of_decoder = graph.computed_from(of_decoder.map(|input| input.value.name));
-    names.filter(|name| is_attended(graph, name, &of_decoder)).collect()
+    for input in inputs.iter_mut().filter(|input| is_state(input)) {
+        if let Some(part) = attended(graph, input.value.name, &of_decoder) {
+            input.role = InputRole::Encoder(part);
+        }
+    }
+    let lengths = inputs.iter().filter(|input| matches!(input.role, InputRole::Encoder(_)));
+    let lengths: BTreeSet<_> = lengths.filter_map(|input| length(&input.value)).collect();
+    // Some decoders read only the shape of the states, beside keys and values.
+    let has_length = |value: &ValueInfo<'m>| length(value).is_some_and(|length| lengths.contains(length));
+    for input in inputs.iter_mut().filter(|input| is_state(input) && has_length(&input.value)) {
+        input.role = InputRole::Encoder(EncoderPart::States);
+    }
+    let mut masks = inputs.iter_mut().filter(|input| {
+        let is_named = !lengths.is_empty() && input.value.name == "encoder_attention_mask";
+        let has_rank_2 = input.value.shape.as_ref().is_some_and(|shape| shape.len() == 2);
+        let fits = has_rank_2 && (is_named || has_length(&input.value));
+        input.role == InputRole::Other && !is_float(input.value.element) && fits
+    });
+    if let (Some(mask), None) = (masks.next(), masks.next()) {
+        mask.role = InputRole::Encoder(EncoderPart::Mask);
+    }
 }
 
-/// Returns `true` if an attention reads a value, or a projection of it, as its keys or values. `of_decoder` contains
-/// what is computed from the inputs with a role. If the attention consists of separate nodes, the weights of
-/// keys must multiply values that are not among these, because tokens are also multiplied by other matrices.
-fn is_attended<'m>(graph: &Graph<'m>, input: &'m str, of_decoder: &BTreeSet<&str>) -> bool {
-    let mut is_attended = false;
-    follow(graph, input, Stage::Rows, |node, slot, stage| {
+/// Returns the symbol of the encoder's length: the last symbol of a shape that is not the first dimension.
+fn length<'m>(value: &ValueInfo<'m>) -> Option<&'m str> {
+    value.shape.as_ref()?.iter().skip(1).rev().find_map(|dim| match *dim {
+        Dimension::Symbolic(symbol) => Some(symbol),
+        _ => None,
+    })
+}
+
+/// Returns what an input is to the attention that reads it, or a projection of it, as keys or values. Returns `None` if
+/// no attention does. `of_decoder` contains what is computed from the inputs with a role. If the attention consists of
+/// separate nodes, the weights of keys must multiply values that are not among these, because tokens are also
+/// multiplied by other matrices.
+fn attended<'m>(graph: &Graph<'m>, input: &'m str, of_decoder: &BTreeSet<&str>) -> Option<EncoderPart> {
+    let mut found: BTreeSet<(CachePart, bool)> = BTreeSet::new();
+    follow(graph, input, (Stage::Rows, false), |node, slot, (stage, projected)| {
         let slot = slot?;
         let is_second = slot == 1 || node.is("Einsum");
         match stage {
-            Stage::Rows if slot == 0 && passes(graph, node) || is_projected(graph, node, slot) => Some(stage),
+            Stage::Rows if slot == 0 && passes(graph, node) => Some((stage, projected)),
+            Stage::Rows if is_projected(graph, node, slot) => Some((stage, true)),
             Stage::Rows => match by_reader(graph, node, slot)? {
-                CachePart::Key if is_product(node) => is_second.then_some(Stage::Scores),
-                _ => {
-                    is_attended |= is_second || !is_product(node);
+                CachePart::Key if is_product(node) => is_second.then_some((Stage::Scores, projected)),
+                part => {
+                    if is_second || !is_product(node) {
+                        found.insert((part, projected));
+                    }
                     None
                 }
             },
             Stage::Scores => match OnScores::from_node(node)? {
-                OnScores::Weighs => Some(Stage::Weights),
-                OnScores::Keeps | OnScores::Masks => Some(stage),
+                OnScores::Weighs => Some((Stage::Weights, projected)),
+                OnScores::Keeps | OnScores::Masks => Some((stage, projected)),
                 OnScores::Reduces => None,
             },
             Stage::Weights if is_product(node) => {
                 let values = node.input(usize::from(slot == 0))?;
-                is_attended |= !of_decoder.contains(values);
+                if !of_decoder.contains(values) {
+                    found.insert((CachePart::Key, projected));
+                }
                 None
             }
-            Stage::Weights => (moves(node) || node.is("Where")).then_some(stage),
+            Stage::Weights => (moves(node) || node.is("Where")).then_some((stage, projected)),
         }
     });
-    is_attended
+    let is_only = |part| !found.is_empty() && found.iter().all(|of| *of == (part, false));
+    match found.is_empty() {
+        true => None,
+        false if is_only(CachePart::Key) => Some(EncoderPart::Keys),
+        false if is_only(CachePart::Value) => Some(EncoderPart::Values),
+        false => Some(EncoderPart::States),
+    }
 }
 
 /// Returns `true` if a node passes on elements of its first input.

@@ -30,7 +30,8 @@ pub(super) fn find<'m>(
     let mut caches: Vec<Cache<'m>> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut unknown: BTreeMap<usize, Vec<(&ValueInfo<'m>, Path<'m>)>> = BTreeMap::new();
-    let mut unfed = None;
+    // Attention to an encoder may return its keys, although it has no past.
+    let (mut unfed, mut without_past) = (None, None);
     for output in outputs {
         let tail = Path::back(graph, output.name);
         let Some((node, slot)) = graph.producer(tail.source) else { continue };
@@ -42,12 +43,13 @@ pub(super) fn find<'m>(
             }
             Writer::NoCache => continue,
         };
+        let has_past = write.past.is_some();
         let from_past = write.past.and_then(|past| PathFromPast::back(graph, past));
         let fed = from_past.and_then(|path| Some((*by_name.get(path.past)?, path)));
         let Some((past, from_past)) = fed else {
-            unfed.get_or_insert_with(|| {
-                node.error(DecoderError::CacheNotFed { present: output.name.to_owned() })
-            });
+            let error = || node.error(DecoderError::CacheNotFed { present: output.name.to_owned() });
+            let unfed = if has_past { &mut unfed } else { &mut without_past };
+            unfed.get_or_insert_with(error);
             continue;
         };
         let Some(cache) = cache(graph, past, output, &node, write, &from_past, &tail)? else { continue };
@@ -59,7 +61,7 @@ pub(super) fn find<'m>(
             insert(&mut caches, &mut places, cache);
         }
     }
-    if let Some(error) = unfed {
+    if let Some(error) = unfed.or(without_past.filter(|_| caches.is_empty())) {
         return Err(error);
     }
     not_fed_back(graph, &by_name, &caches, &places)?;

@@ -2,6 +2,7 @@
 
 use kvscatter::ElementType;
 
+use super::encoder::EncoderPart;
 use super::trace::Path;
 use crate::graph::DEFAULT_DOMAIN;
 use crate::onnx_attention::{MASK, NONPAD_KV_SEQLEN};
@@ -57,6 +58,8 @@ pub enum InputRole {
     SeqlensK,
     /// `GroupQueryAttention`'s `total_sequence_length`, the longest length after the write.
     TotalSequenceLength,
+    /// What an encoder computes once for each text. Only the decoder of an encoder-decoder has such inputs.
+    Encoder(EncoderPart),
     /// None of the other roles.
     Other,
 }
@@ -126,7 +129,7 @@ pub(super) fn through<'m>(
 }
 
 /// Returns `true` for the types of logits and embeddings.
-pub(super) fn is_float(element: ElementType) -> bool {
+pub(crate) fn is_float(element: ElementType) -> bool {
     matches!(
         element,
         ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64

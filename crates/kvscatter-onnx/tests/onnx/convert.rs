@@ -214,35 +214,6 @@ fn attention_whose_result_is_lost_is_refused() {
 }
 
 #[test]
-fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
-    // Keys of the encoder, or states from which each layer computes them.
-    let tokens = "/model/embed_tokens/Gather_output_0";
-    let llama_with = |inputs: &str, nodes: &str| llama_with(inputs, &nodes.replace("TOKENS", tokens), "");
-    for (input, ty, keys) in [
-        ("encoder_key", "float[batch_size, 2, encoder_length, 16]", "Identity(encoder_key)"),
-        (
-            "encoder_hidden_states",
-            "float[batch_size, encoder_length, 64]",
-            "MatMul(encoder_hidden_states, 0.0[64, 64])",
-        ),
-    ] {
-        let attended = "seen = MatMul(Softmax(MatMul(TOKENS, Transpose(keys))), keys)";
-        let model = llama_with(&format!("{input}: {ty}"), &format!("keys = {keys}; {attended}"));
-        assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::EncoderDecoder { input: input.to_owned() });
-        assert_eq!(decoder(&model).from_encoder, [input]);
-    }
-    // Matrices that change the weights for each sample, and a pool of queries, are multiplied by tokens.
-    let adapted = llama_with(
-        "low: float[batch_size, 64, 8], high: float[batch_size, 8, 64], queries: float[batch_size, 4, 64]",
-        "mixed = MatMul(Softmax(MatMul(MatMul(TOKENS, low), high)), TOKENS)
-        pooled = MatMul(Softmax(MatMul(queries, Transpose(TOKENS))), TOKENS)",
-    );
-    for model in [load("optimum-llama"), adapted] {
-        assert!(decoder(&model).from_encoder.is_empty());
-    }
-}
-
-#[test]
 fn a_mask_of_a_fixed_length_is_refused() {
     let mut model = load("optimum-llama");
     declare(&mut model, "attention_mask: int64[batch_size, 12]");

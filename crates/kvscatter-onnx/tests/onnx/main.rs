@@ -5,6 +5,7 @@ mod cache_path;
 mod convert;
 mod declared;
 mod decoder;
+mod encoder;
 mod eval;
 mod external;
 mod fingerprint;

@@ -228,6 +228,7 @@ impl fmt::Display for Description {
         match self.kind {
             None => f.write_str("tokens")?,
             Some(SavedKind::State) => f.write_str("state")?,
+            Some(SavedKind::Encoder { axis }) => write!(f, "encoder axis={axis}")?,
             Some(SavedKind::Linear { axis }) => write!(f, "linear axis={axis}")?,
             Some(SavedKind::Ring { axis, capacity, window, first }) => {
                 write!(f, "ring axis={axis} capacity={capacity} window={window} first={first}")?;
@@ -248,6 +249,7 @@ impl std::str::FromStr for Description {
         let kind = match name {
             Some("tokens") => None,
             Some("state") => Some(SavedKind::State),
+            Some("encoder") => Some(SavedKind::Encoder { axis: number("axis").ok_or(())? }),
             Some("linear") => Some(SavedKind::Linear { axis: number("axis").ok_or(())? }),
             Some("ring") => Some(SavedKind::Ring {
                 axis: number("axis").ok_or(())?,

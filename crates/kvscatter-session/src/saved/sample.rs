@@ -43,10 +43,12 @@ pub(crate) enum SavedKind {
     Ring { axis: usize, capacity: usize, window: usize, first: usize },
     /// A value without rows.
     State,
+    /// An input from an encoder, with the encoder's positions along this dimension.
+    Encoder { axis: usize },
 }
 
 /// The parts of a tensor in which its rows follow each other. There is one for each index of the dimensions before the
-/// sequence. A state is one part with one row.
+/// sequence. A state or an input from an encoder is one part with one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) count: usize,
@@ -102,6 +104,10 @@ impl SavedTensor {
             SavedKind::Linear { axis } => (axis, 0),
             SavedKind::Ring { axis, first, .. } => (axis, first),
             SavedKind::State => return Ok(()),
+            SavedKind::Encoder { axis } if axis > 0 && axis < self.shape.len() => return Ok(()),
+            SavedKind::Encoder { axis } => {
+                return Err(SavedError::Axis { tensor: tensor(), axis, rank: self.shape.len() });
+            }
         };
         let rows = self.shape.get(axis).copied().filter(|_| axis > 0);
         let rows = rows.ok_or(SavedError::Axis { tensor: tensor(), axis, rank: self.shape.len() })?;
@@ -130,6 +136,7 @@ impl fmt::Display for SavedTensor {
                 write!(f, "a ring along dimension {axis} for a window of {window}")
             }
             SavedKind::State => f.write_str("a state"),
+            SavedKind::Encoder { axis } => write!(f, "from an encoder along dimension {axis}"),
         }
     }
 }

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use kvscatter_onnx::internal::DEFAULT_MEMORY_LIMIT;
 use kvscatter_onnx::source::Prepared;
-use kvscatter_session::{Engine, GenerateOptions, Generated, Generator, SessionOptions};
+use kvscatter_session::{Engine, GenerateOptions, Generated, Generator, LoadOptions, SessionOptions};
 
+use super::encoder::EncoderArgs;
 use super::prompts::{self, Prompts};
 use super::sampling::SamplingArgs;
 use super::show;
@@ -30,6 +31,9 @@ use crate::numbers::integer;
 ///
 /// --prompt-ids and --batch-file take token ids and need no tokenizer. They print the new tokens of each prompt in
 /// the form that --batch-file reads, and then the lines about times and caches.
+///
+/// The decoder of an encoder-decoder attends to the outputs of --encoder, which reads its inputs from files. The prompts
+/// are tokens of the decoder, which most models begin with one token.
 ///
 /// By default, every token is the most likely one. An option of sampling draws tokens at random. The same seed
 /// gives the same text.
@@ -58,6 +62,8 @@ Examples:
   kvscatter generate static.onnx --batch-file prompts.txt --eos 2 --json
   kvscatter generate static.onnx --prompt-ids 5,7,1,9 --save-prefix prompt.kv
   kvscatter generate static.onnx --prefix prompt.kv --prompt-ids 8
+  kvscatter generate decoder.onnx --prompt-ids 0 --encoder encoder.onnx \\
+      --encoder-input input_ids=text.npy --encoder-input attention_mask=mask.npy
   kvscatter generate static.onnx --prompt-ids 1,2,3 --engine ort \\
       --ort-lib venv/lib/python3.11/site-packages"
 )]
@@ -93,6 +99,9 @@ pub(crate) struct Generate {
 
     #[command(flatten)]
     pub(super) preparing: Preparing,
+
+    #[command(flatten)]
+    pub(super) encoder: EncoderArgs,
 
     /// File that --save-prefix wrote; its tokens come before those of every prompt
     #[arg(long, value_name = "FILE", conflicts_with = "chat")]
@@ -177,6 +186,7 @@ impl Generate {
             generator.save_prompt(path);
         }
         generator.draft(self.draft);
+        self.encoder.encode(engine, &mut generator, LoadOptions { threads: options.threads })?;
         Ok(generator)
     }
 

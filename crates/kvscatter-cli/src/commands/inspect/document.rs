@@ -18,7 +18,7 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
     let input = |input: &Input<'_>| {
         json!({
             "name": input.value.name,
-            "is": role(decoder, input),
+            "is": role(input),
             "type": input.value.element.onnx_name(),
             "shape": input.value.shape.as_deref().map(dims),
         })

@@ -198,7 +198,7 @@ fn inputs(inspected: &Inspected<'_>) -> String {
             shape.map_or_else(|| "of any shape".to_owned(), |shape| format!("[{}]", shape.join(", ")));
         vec![
             input.value.name.to_owned(),
-            role(inspected.decoder, input).to_owned(),
+            role(input).to_owned(),
             format!("{} {shape}", input.value.element.onnx_name()),
         ]
     });

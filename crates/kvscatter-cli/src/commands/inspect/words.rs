@@ -1,7 +1,7 @@
 //! The names of the terms of a decoder in text and in JSON.
 
 use kvscatter_onnx::Dimension;
-use kvscatter_onnx::decoder::{CachePart, Decoder, Input, InputRole, UnknownStyle, WriterStyle};
+use kvscatter_onnx::decoder::{CachePart, EncoderPart, Input, InputRole, UnknownStyle, WriterStyle};
 
 /// Returns a dimension as the model declares it.
 pub(super) fn dim(dim: &Dimension<'_>) -> String {
@@ -21,7 +21,7 @@ pub(super) fn part(part: CachePart) -> &'static str {
     }
 }
 
-pub(super) fn role(decoder: &Decoder<'_>, input: &Input<'_>) -> &'static str {
+pub(super) fn role(input: &Input<'_>) -> &'static str {
     match input.role {
         InputRole::Past(_) => "past",
         InputRole::State(_) => "state",
@@ -33,7 +33,10 @@ pub(super) fn role(decoder: &Decoder<'_>, input: &Input<'_>) -> &'static str {
         InputRole::NonpadKvSeqlen => "nonpad_kv_seqlen",
         InputRole::SeqlensK => "seqlens_k",
         InputRole::TotalSequenceLength => "total_sequence_length",
-        InputRole::Other if decoder.from_encoder.contains(&input.value.name) => "from an encoder",
+        InputRole::Encoder(EncoderPart::Keys) => "cross keys",
+        InputRole::Encoder(EncoderPart::Values) => "cross values",
+        InputRole::Encoder(EncoderPart::States) => "encoder states",
+        InputRole::Encoder(EncoderPart::Mask) => "encoder mask",
         InputRole::Other => "other",
     }
 }

@@ -7,7 +7,7 @@ use super::site::{
     ZeroAddition,
 };
 use super::whole::WholeCaches;
-use crate::convert::probe::{Inputs, Probe, UNUSUAL_SAMPLES};
+use crate::convert::probe::{ENCODER_LENGTH, Inputs, Probe, UNUSUAL_SAMPLES};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, lowest};
@@ -154,7 +154,8 @@ pub(in crate::convert) fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>
     // The number of new tokens is no usual number of heads either.
     let probe = inputs.probe(UNUSUAL_SAMPLES, 0, 17.min(most.div_ceil(2)));
     let dims = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
-    let sizes: BTreeSet<_> = dims.filter_map(|dim| dim.size()).chain([probe.batch, probe.new]).collect();
+    let sizes: BTreeSet<_> =
+        dims.filter_map(|dim| dim.size()).chain([probe.batch, probe.new, ENCODER_LENGTH]).collect();
     let is_size = |total: &usize| sizes.contains(total);
     // Odd numbers are tried, because sizes are rarely odd.
     let total =

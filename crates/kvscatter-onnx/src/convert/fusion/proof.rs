@@ -146,14 +146,14 @@ fn facts(
 /// Returns the mask of the `Attention` node by the rule, for caches of this many slots.
 fn mask(probe: &Probe, fused: &FusedAttention<'_>, slots: usize) -> Result<Value, OnnxError> {
     let FusedAttention { rule, element, .. } = fused;
-    let heads = rule.bias.as_ref().map_or(1, |bias| bias.slopes.len());
+    let heads = rule.biased_heads();
     let mut added = Vec::new();
     for sample in 0..probe.batch {
         for head in 0..heads {
             for token in 0..probe.new {
                 let mut row = rule.row(probe, sample, token);
                 row.resize(slots, None);
-                added.extend(row.into_iter().map(|distance| Some(distance? * rule.slope(head))));
+                added.extend(row.into_iter().map(|distance| Some(rule.added(head, distance?))));
             }
         }
     }

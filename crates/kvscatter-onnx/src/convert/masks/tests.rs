@@ -5,7 +5,7 @@ use kvscatter::{ElementType, Mode};
 
 use crate::convert::probe::{Distance, Inputs, Probe, SAMPLES};
 use crate::convert::ring::{Rings, Slots};
-use crate::convert::rule::{Bias, Rule};
+use crate::convert::rule::{Added, Bias, Rule};
 use crate::convert::{ConvertOptions, WindowedCaches, convert};
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, lowest};
@@ -125,7 +125,7 @@ fn without_positions(model: &Model) -> Model {
 fn the_bias_of_a_converted_decoder_is_the_rule() {
     for distance in [Distance::Tokens, Distance::Slots] {
         let slopes = [0.125, 0.03125, 0.007_812_5, 0.001_953_125].to_vec();
-        let bias = Some(Bias { heads: vec![4], slopes, distance });
+        let bias = Some(Bias { heads: vec![4], added: Added::Slopes(slopes), distance });
         let rule = Rule { window: None, bias };
         let compared = for_each_step(&falcon(distance), 3, |probe, capacity, mask| {
             let mut expected = Vec::new();
@@ -133,7 +133,7 @@ fn the_bias_of_a_converted_decoder_is_the_rule() {
                 let mut row = rule.row(probe, sample, token);
                 row.resize(capacity, None);
                 let hidden = lowest(ElementType::Float32).unwrap();
-                expected.extend(row.into_iter().map(|it| it.map_or(hidden, |it| it * rule.slope(head))));
+                expected.extend(row.into_iter().map(|it| it.map_or(hidden, |it| rule.added(head, it))));
             }
             assert_eq!(mask.shape, [SAMPLES, 4, probe.new, capacity]);
             assert_eq!(mask.as_floats(), Some(expected.as_slice()), "{distance:?} {probe:?}");

@@ -9,11 +9,11 @@ use super::super::attention::ScoresLayout;
 use super::super::caches::RANK;
 use super::super::probe::Distance;
 use super::super::refusal::ConvertRefusal;
-use super::super::rule::{Bias, Rule};
+use super::super::rule::{Added, Bias, Rule};
 use super::{Places, Rewriter};
 use crate::OnnxError;
 use crate::edit::NewNode;
-use crate::fold::lowest;
+use crate::fold::{lowest, signed};
 
 impl Rewriter<'_, '_, '_> {
     /// Adds the mask of an `Attention` node: the visibility of slots if the rule has no bias, and otherwise the bias
@@ -33,7 +33,7 @@ impl Rewriter<'_, '_, '_> {
     /// Adds the bias for scores of this layout, `[batch, heads.., new tokens, slots]` or
     /// `[batch * heads, new tokens, slots]`. Returns the name.
     ///
-    /// The bias is a product of slope and distance. The nearest slots, whose differences count most, get the
+    /// With slopes, the bias is a product of slope and distance. The nearest slots, whose differences count most, get the
     /// smallest numbers, which are rounded least.
     pub(in super::super) fn bias(
         &mut self,
@@ -42,18 +42,18 @@ impl Rewriter<'_, '_, '_> {
         element: ElementType,
     ) -> Result<String, OnnxError> {
         let distances = self.distances(bias.distance)?;
-        let distances = self.editor.shared(NewNode::cast(&distances, element))?;
-        let axes: Vec<_> = (1_i64..).take(bias.heads.len()).collect();
-        let by_head = match *axes {
-            [] => distances,
-            _ => {
-                let axes = self.editor.ints(&axes)?;
-                self.shared("Unsqueeze", &[&distances, &axes])?
+        let bias = match &bias.added {
+            Added::Slopes(slopes) => self.by_slopes(&bias.heads, slopes, &distances, element)?,
+            Added::Table { numbers, distances: most } => {
+                let distances = match bias.distance {
+                    Distance::Slots => distances,
+                    Distance::Tokens => self.editor.shared(NewNode::cast(&distances, ElementType::Int64))?,
+                };
+                let shape = bias.heads.iter().copied().chain([*most]).collect();
+                let table = self.editor.floats(element, shape, numbers)?;
+                self.by_table(&table, bias.heads.len(), &distances)?
             }
         };
-        let shape = bias.heads.iter().copied().chain([1, 1]).collect();
-        let slopes = self.editor.floats(element, shape, &bias.slopes)?;
-        let bias = self.shared("Mul", &[&by_head, &slopes])?;
         match layout {
             ScoresLayout::Separate { .. } => Ok(bias),
             ScoresLayout::Merged { .. } => {
@@ -61,6 +61,43 @@ impl Rewriter<'_, '_, '_> {
                 self.editor.shared(merged)
             }
         }
+    }
+
+    fn by_slopes(
+        &mut self,
+        heads: &[usize],
+        slopes: &[f64],
+        distances: &str,
+        element: ElementType,
+    ) -> Result<String, OnnxError> {
+        let distances = self.editor.shared(NewNode::cast(distances, element))?;
+        let axes: Vec<_> = (1_i64..).take(heads.len()).collect();
+        let by_head = match *axes {
+            [] => distances,
+            _ => {
+                let axes = self.editor.ints(&axes)?;
+                self.shared("Unsqueeze", &[&distances, &axes])?
+            }
+        };
+        let shape = heads.iter().copied().chain([1, 1]).collect();
+        let slopes = self.editor.floats(element, shape, slopes)?;
+        self.shared("Mul", &[&by_head, &slopes])
+    }
+
+    /// Picks the numbers of all distances, `[batch, new tokens, slots]`, from a table, `[heads.., distances]`, whose
+    /// heads have this many axes. Slots after a token get the number of its own slot, and are hidden.
+    fn by_table(&mut self, table: &str, axes: usize, distances: &str) -> Result<String, OnnxError> {
+        let steps = self.shared("Neg", &[distances])?;
+        let own = self.editor.scalar_i64(0)?;
+        let steps = self.shared("Max", &[&steps, &own])?;
+        let axes = signed(axes);
+        let picked = self.editor.shared(NewNode::new("Gather", &[table, &steps]).int("axis", axes))?;
+        if axes == 0 {
+            return Ok(picked);
+        }
+        let [tokens, slots] = [1_i64, 2].map(|axis| axes.saturating_add(axis));
+        let order: Vec<_> = [axes].into_iter().chain(0..axes).chain([tokens, slots]).collect();
+        self.editor.shared(NewNode::new("Transpose", &[&picked]).ints("perm", &order))
     }
 
     /// Adds the distance of each slot from each new token, `[batch, new tokens, slots]`, as int64, or as float32 if

@@ -2,8 +2,9 @@
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::decoder::EncoderPart::{Keys, Mask, Values};
 use kvscatter_onnx::decoder::InputRole::{
-    self, AttentionMask, Embeddings, Other, PositionIds, TokenIds, WriteIndices,
+    self, AttentionMask, Embeddings, Encoder, Other, PositionIds, TokenIds, WriteIndices,
 };
 
 use super::made::Made;
@@ -214,7 +215,8 @@ fn the_mask_of_an_encoder_is_no_attention_mask() {
             queries = Transpose(Reshape(embedded, [0, 0, 2, 4])) {perm=[0, 2, 1, 3]}
             seen = Attention(queries, encoder_k, encoder_v, flags)
             states = Add(embedded, Reshape(seen, [0, -1, 8]))";
-        let expected = ["encoder_k", "encoder_v", "encoder_attention_mask"].map(|name| (name, Other));
+        let inputs_of = [("encoder_k", Keys), ("encoder_v", Values), ("encoder_attention_mask", Mask)];
+        let expected = inputs_of.map(|(name, part)| (name, Encoder(part)));
         check(length, &inputs, cross, &expected);
     }
 }

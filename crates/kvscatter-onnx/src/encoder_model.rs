@@ -1,0 +1,264 @@
+//! Makes the encoder of a decoder whose outputs are the decoder's inputs.
+//!
+//! A decoder with a past takes the keys and values of its attention to the encoder as inputs. Exporters let the decoder
+//! of the first step compute them, in every layer and from the states of the encoder alone. [`join_encoder`] copies the
+//! nodes that do so into the encoder. One run of the result then computes what the decoder takes for a text, and no
+//! decoder of the first step is needed.
+
+mod error;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use crate::decoder::{Decoder, EncoderPart, is_float};
+use crate::edit::{Editor, NewNode};
+use crate::file::folder_of;
+use crate::fold::{Fold, Value, signed};
+use crate::names::{Names, replace_captures};
+use crate::proto::{ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::{Data, Dimension, Graph, Model, OnnxError, Tensor, ValueInfo, merged, opset, tensor_proto};
+pub use error::EncoderError;
+
+/// Returns an encoder with one output for each input of `decoder` that an encoder computes, under the name of the input.
+///
+/// An output of the encoder itself is used if it has the name of the input, apart from words such as `past` and
+/// `present`. The states of the encoder become the decoder's states, and its mask of tokens becomes the decoder's mask.
+/// Keys and values that the encoder does not compute are computed by the nodes of `first`, the decoder of the first step
+/// or a merged decoder. If the encoder has no mask, the decoder's mask has no output.
+///
+/// # Errors
+/// * Returns [`EncoderError`] if the models do not belong together, or keep weights in different folders.
+/// * Returns the errors of [`Model::graph`] and of [`Decoder::from_graph`].
+pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<Model, OnnxError> {
+    let unmerged = merged::unmerge(decoder)?;
+    let decoder = unmerged.as_ref().map_or(decoder, |unmerged| &unmerged.model).graph()?;
+    let decoder = Decoder::from_graph(&decoder)?;
+    let wanted: Vec<_> = decoder.from_encoder().filter(|(input, _)| !decoder.is_unread(input.name)).collect();
+    if wanted.is_empty() {
+        return Err(EncoderError::Nothing.into());
+    }
+    let first = merged::first_step(first)?.map_or(Cow::Borrowed(first), Cow::Owned);
+    let [of_encoder, of_first] = [encoder, &first].map(|model| model.path().map(folder_of));
+    if of_encoder != of_first && !first.external_files().is_empty() {
+        return Err(EncoderError::Folders.into());
+    }
+    let (mut joined, mut first) = (encoder.proto().clone(), first.proto().clone());
+    if joined.opset_import != first.opset_import {
+        for model in [&mut joined, &mut first] {
+            opset::upgrade(model, opset::NEWEST)?;
+        }
+    }
+    let (mut sources, states) = own_sources(&Graph::new(&joined)?, &wanted)?;
+    let is_open = |(input, part): &&(&ValueInfo<'_>, EncoderPart)| {
+        *part != EncoderPart::Mask && !sources.contains_key(input.name)
+    };
+    let open: Vec<_> = wanted.iter().filter(is_open).map(|(input, _)| input.name).collect();
+    if !open.is_empty() {
+        let names = Names::of_graph(&joined.graph);
+        let copied = Copied::find(&Graph::new(&first)?, &states?, &open, names)?;
+        let graph = joined.graph.get_or_insert_default();
+        graph.node.extend(copied.nodes);
+        graph.initializer.extend(copied.initializers);
+        sources.extend(copied.sources);
+    }
+    write_outputs(&mut joined, &wanted, &sources)?;
+    Ok(encoder.with_proto(joined))
+}
+
+/// Returns the values of an encoder that are inputs of the decoder, by the name of the input, and the encoder's states.
+fn own_sources(
+    encoder: &Graph<'_>,
+    wanted: &[(&ValueInfo<'_>, EncoderPart)],
+) -> Result<(BTreeMap<String, String>, Result<String, EncoderError>), OnnxError> {
+    let (inputs, outputs) = (encoder.inputs()?, encoder.outputs()?);
+    let is_states = |output: &&ValueInfo<'_>| {
+        let rank = output.shape.as_ref().map_or(0, Vec::len);
+        is_float(output.element) && rank == 3
+    };
+    let states = match outputs.iter().filter(is_states).collect::<Vec<_>>().as_slice() {
+        [states] => Ok(states.name.to_owned()),
+        all => Err(EncoderError::States { count: all.len() }),
+    };
+    let is_mask = |input: &&ValueInfo<'_>| {
+        let has_rank_2 = input.shape.as_ref().is_some_and(|shape| shape.len() == 2);
+        input.name == "attention_mask" && has_rank_2 && !is_float(input.element)
+    };
+    let mask = inputs.iter().find(is_mask).map(|mask| mask.name.to_owned());
+    let mut sources = BTreeMap::new();
+    for (input, part) in wanted {
+        let own = outputs.iter().find(|output| layer_name(output.name) == layer_name(input.name));
+        let own = own.map(|output| output.name.to_owned());
+        let source = match part {
+            EncoderPart::States if own.is_none() => Some(states.clone()?),
+            EncoderPart::Mask => own.or_else(|| mask.clone()),
+            EncoderPart::States | EncoderPart::Keys | EncoderPart::Values => own,
+        };
+        sources.extend(source.map(|source| (input.name.to_owned(), source)));
+    }
+    Ok((sources, states))
+}
+
+/// Returns the name of a cache without the words for its time, so that a past and its present have the same name.
+fn layer_name(name: &str) -> String {
+    ["past_key_values", "present_key_values", "present", "past"]
+        .iter()
+        .find_map(|word| name.contains(word).then(|| name.replacen(word, "", 1)))
+        .unwrap_or_else(|| name.to_owned())
+}
+
+/// The nodes of a decoder that compute values from the states of the encoder, with new names.
+struct Copied {
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+    /// The new name of each value, by the name of the decoder's input.
+    sources: BTreeMap<String, String>,
+}
+
+impl Copied {
+    /// Finds the nodes that compute the outputs that belong to these inputs. `states` is the name that their states get,
+    /// and `names` has the names that are taken.
+    fn find(first: &Graph<'_>, states: &str, inputs: &[&str], mut names: Names) -> Result<Self, OnnxError> {
+        let outputs: BTreeMap<_, _> = first.output_names().map(|name| (layer_name(name), name)).collect();
+        let mut found = BTreeMap::new();
+        for &input in inputs {
+            let output = outputs.get(&layer_name(input)).copied();
+            let output = output.ok_or(EncoderError::NotComputed { input: input.to_owned() })?;
+            found.insert(input, output);
+        }
+        let mut batch = BatchSize::new(first)?;
+        let mut new_names: BTreeMap<&str, String> = BTreeMap::new();
+        let (mut needed, mut initializers, mut counts) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut from: Option<&str> = None;
+        for &output in found.values() {
+            let mut pending = vec![output];
+            while let Some(value) = pending.pop() {
+                if value.is_empty() || new_names.contains_key(value) {
+                    continue;
+                }
+                let is_states = first.is_input(value) && first.initializer(value).is_none();
+                let other = is_states && from.is_some_and(|from| from != value);
+                if other || (is_states && !first.declared(value).is_some_and(|value| has_states(&value))) {
+                    let (output, input) = (output.to_owned(), value.to_owned());
+                    return Err(EncoderError::Depends { output, input }.into());
+                }
+                if is_states {
+                    from = Some(value);
+                    new_names.insert(value, states.to_owned());
+                    continue;
+                }
+                let new = names.fresh(value);
+                if let Some(rank) = batch.rank_of(value) {
+                    let index = names.fresh("first");
+                    let shape = names.fresh("shape");
+                    let zero = Data::Bytes(0_i64.to_le_bytes().to_vec());
+                    let zero = Tensor::new(ElementType::Int64, vec![1; rank], zero)?;
+                    initializers.push(tensor_proto::encode(&index, &zero));
+                    counts.push(NodeProto::new("Shape", &[states], &[&shape]));
+                    counts.push(NodeProto::new("Gather", &[&shape, &index], &[&new]));
+                    new_names.insert(value, new);
+                    continue;
+                }
+                if let Some(tensor) = first.initializer(value) {
+                    initializers.push(TensorProto { name: Some(new.clone()), ..tensor.clone() });
+                }
+                new_names.insert(value, new);
+                if let Some((node, _)) = first.producer(value)
+                    && needed.insert(node.index())
+                {
+                    pending.extend(node.reads().into_iter().chain(node.outputs()));
+                }
+            }
+        }
+        let nodes = first.nodes().iter().filter(|node| needed.contains(&node.index()));
+        let nodes = counts.into_iter().chain(nodes.map(|node| renamed(node.proto(), &new_names))).collect();
+        let new = |(input, output): (&str, &str)| {
+            (input.to_owned(), new_names.get(output).cloned().unwrap_or_default())
+        };
+        Ok(Self { nodes, initializers, sources: found.into_iter().map(new).collect() })
+    }
+}
+
+/// Finds the values of a decoder that are the number of samples. Exporters take it from the shape of the tokens, and it
+/// is also that of the states.
+struct BatchSize<'m> {
+    /// Evaluations with these numbers of samples.
+    folds: [(i64, Fold<'m>); 2],
+}
+
+impl<'m> BatchSize<'m> {
+    fn new(first: &Graph<'m>) -> Result<Self, OnnxError> {
+        let mut inputs = first.inputs()?;
+        inputs.retain(|input| first.is_input(input.name));
+        let fold = |batch: usize| {
+            let mut fold = Fold::new(first, None);
+            for input in &inputs {
+                let size = |(axis, dim): (usize, &Dimension<'_>)| {
+                    dim.size().unwrap_or(if axis == 0 { batch } else { LENGTH })
+                };
+                let shape = input.shape.iter().flatten().enumerate().map(size).collect();
+                fold.set(input.name, Value::shaped(input.element, shape)?)?;
+            }
+            Ok::<_, OnnxError>((signed(batch), fold))
+        };
+        // No size of a real model is likely to be both.
+        Ok(Self { folds: [fold(11)?, fold(13)?] })
+    }
+
+    /// Returns the rank of a value that is the number of samples, 0 or 1.
+    fn rank_of(&mut self, value: &'m str) -> Option<usize> {
+        let mut rank = None;
+        for (batch, fold) in &mut self.folds {
+            let value = fold.value(value).ok().filter(|value| value.element == ElementType::Int64)?;
+            if value.as_ints() != Some(&[*batch]) || value.shape.len() > 1 {
+                return None;
+            }
+            rank = Some(value.shape.len());
+        }
+        rank
+    }
+}
+
+/// The size of other open dimensions in an evaluation.
+const LENGTH: usize = 5;
+
+/// Returns `true` if a value can be the states of an encoder.
+fn has_states(value: &ValueInfo<'_>) -> bool {
+    is_float(value.element) && value.shape.as_ref().is_some_and(|shape| shape.len() == 3)
+}
+
+fn renamed(node: &NodeProto, new_names: &BTreeMap<&str, String>) -> NodeProto {
+    let mut node = NodeProto { name: None, ..node.clone() };
+    for (old, new) in new_names {
+        replace_captures(&mut node, old, new);
+    }
+    for name in node.input.iter_mut().chain(&mut node.output) {
+        if let Some(new) = new_names.get(name.as_str()) {
+            new.clone_into(name);
+        }
+    }
+    node
+}
+
+/// Gives an encoder one output for each source, with the name of the decoder's input, and drops the other outputs.
+fn write_outputs(
+    model: &mut ModelProto,
+    wanted: &[(&ValueInfo<'_>, EncoderPart)],
+    sources: &BTreeMap<String, String>,
+) -> Result<(), OnnxError> {
+    let graph = model.graph.get_or_insert_default();
+    graph.output.clear();
+    for (input, _) in wanted {
+        let Some(source) = sources.get(input.name) else { continue };
+        if source != input.name {
+            let node = NewNode::cast(source, input.element).outputs(&[input.name]);
+            let node = node.into_proto(&mut Names::of_graph(graph));
+            graph.node.push(node);
+        }
+        let open = |dim: &Dimension<'_>| dim.size().map_or(Dimension::Unknown, Dimension::Known);
+        let dims: Vec<_> = input.shape.iter().flatten().map(open).collect();
+        graph.output.push(ValueInfoProto::tensor(input.name, input.element.onnx_code(), &dims));
+    }
+    Editor::new(model)?.finish().map(drop)
+}

@@ -1,0 +1,190 @@
+//! An encoder, whose outputs are inputs of a decoder.
+
+use std::fmt;
+use std::path::Path;
+
+use kvscatter::ElementType;
+use kvscatter_onnx::decoder::EncoderPart;
+use kvscatter_onnx::{Graph, Model, ValueInfo};
+
+use crate::engine::{Engine, LoadOptions, Session, Step};
+use crate::error::SessionError;
+use crate::interface::Interface;
+use crate::tensor::Tensor;
+
+/// What an encoder has computed for one text: the name and the tensor of each input of a decoder, with a batch of 1.
+pub type EncoderOutputs = Vec<(String, Tensor)>;
+
+/// Returns the outputs of an encoder in the form in which sessions take them.
+pub(crate) fn by_name(outputs: &EncoderOutputs) -> Vec<(&str, &Tensor)> {
+    outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
+}
+
+/// An encoder in an engine.
+pub struct Encoder {
+    session: Box<dyn Session>,
+    inputs: Vec<EncoderInput>,
+    /// The value of the encoder that is each input of the decoder.
+    sources: Vec<(String, Source)>,
+}
+
+/// An input of an encoder.
+#[derive(Clone, Debug)]
+pub struct EncoderInput {
+    /// The name of the input.
+    pub name: String,
+    /// The element type of the input.
+    pub element: ElementType,
+    /// The dimensions. Open dimensions are `None`.
+    pub dims: Vec<Option<usize>>,
+}
+
+/// Where a value of an encoder comes from.
+#[derive(Debug)]
+enum Source {
+    /// The output with this name.
+    Output(String),
+    /// The input with this name.
+    Input(String),
+}
+
+impl Encoder {
+    /// Loads the encoder of a decoder.
+    ///
+    /// Its outputs have the names of the decoder's inputs, as those of
+    /// [`join_encoder`](kvscatter_onnx::join_encoder) do. The states may also have another name, if they are the only
+    /// output of floats and rank 3, and the mask may be the encoder's own input `attention_mask`.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::EncoderOutputMissing`] for an input of the decoder that the encoder does not compute.
+    /// - Returns [`SessionError::Onnx`] if the file is no model, and [`SessionError::Load`] if the engine cannot load it.
+    pub fn open(
+        engine: &dyn Engine,
+        path: impl AsRef<Path>,
+        decoder: &Interface,
+        options: LoadOptions,
+    ) -> Result<Self, SessionError> {
+        let model = Model::load(path.as_ref())?;
+        let (inputs, sources) = {
+            let graph = model.graph()?;
+            let mut inputs = graph.inputs()?;
+            inputs.retain(|input| graph.is_input(input.name));
+            let sources = sources(&graph, &inputs, decoder)?;
+            (inputs.iter().map(EncoderInput::new).collect(), sources)
+        };
+        let file = model.file()?;
+        drop(model);
+        Ok(Self { session: engine.load(&file, options)?, inputs, sources })
+    }
+
+    /// Returns the inputs of the encoder.
+    #[must_use]
+    pub fn inputs(&self) -> &[EncoderInput] {
+        &self.inputs
+    }
+
+    /// Computes what the decoder takes for one text. Each input has a batch of 1.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::EncoderInput`] for an input that is absent, unknown or has another type or rank.
+    /// - Returns [`SessionError::Run`] with the engine's message.
+    pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<EncoderOutputs, SessionError> {
+        let given = |name: &str| inputs.iter().find(|(given, _)| *given == name).map(|(_, tensor)| *tensor);
+        let wrong = |name: &str| {
+            let names = self.inputs.iter().map(EncoderInput::to_string).collect();
+            SessionError::EncoderInput { input: name.to_owned(), inputs: names }
+        };
+        for (name, tensor) in inputs {
+            let input = self.inputs.iter().find(|input| input.name == *name);
+            if !input.is_some_and(|input| input.fits(tensor)) {
+                return Err(wrong(name));
+            }
+        }
+        if let Some(input) = self.inputs.iter().find(|input| given(&input.name).is_none()) {
+            return Err(wrong(&input.name));
+        }
+        let returned = self.sources.iter().filter_map(|(_, source)| match source {
+            Source::Output(output) => Some(output.as_str()),
+            Source::Input(_) => None,
+        });
+        let step = Step { inputs: inputs.to_vec(), returned: returned.collect(), ..Step::default() };
+        let mut outputs = self.session.run(step)?.returned.into_iter();
+        let mut computed = Vec::with_capacity(self.sources.len());
+        for (name, source) in &self.sources {
+            let tensor = match source {
+                Source::Output(_) => outputs.next(),
+                Source::Input(input) => given(input).map(Tensor::copied).transpose()?,
+            };
+            computed.extend(tensor.map(|tensor| (name.clone(), tensor)));
+        }
+        Ok(computed)
+    }
+}
+
+/// Returns the value of an encoder that is each input of a decoder. The mask may have none.
+fn sources(
+    graph: &Graph<'_>,
+    inputs: &[ValueInfo<'_>],
+    decoder: &Interface,
+) -> Result<Vec<(String, Source)>, SessionError> {
+    let outputs = graph.outputs()?;
+    let is_float = |value: &ValueInfo<'_>| crate::numbers::to_f32(value.element, &[]).is_some();
+    let rank = |value: &ValueInfo<'_>| value.shape.as_ref().map_or(0, Vec::len);
+    let mut states = outputs.iter().filter(|output| is_float(output) && rank(output) == 3);
+    let states = states.next().filter(|_| states.next().is_none());
+    let mut sources = Vec::new();
+    for port in &decoder.encoder {
+        let own = outputs.iter().find(|output| output.name == port.name);
+        let mask =
+            || inputs.iter().find(|input| input.name == "attention_mask" && input.element == port.element);
+        let source = match (own, port.part) {
+            (Some(own), _) => Some(Source::Output(own.name.to_owned())),
+            (None, EncoderPart::States) => states.map(|states| Source::Output(states.name.to_owned())),
+            (None, EncoderPart::Mask) => mask().map(|mask| Source::Input(mask.name.to_owned())),
+            (None, EncoderPart::Keys | EncoderPart::Values) => None,
+        };
+        match source {
+            Some(source) => sources.push((port.name.clone(), source)),
+            None if port.is_mask() => {}
+            None => return Err(SessionError::EncoderOutputMissing { input: port.name.clone() }),
+        }
+    }
+    Ok(sources)
+}
+
+impl EncoderInput {
+    fn new(value: &ValueInfo<'_>) -> Self {
+        let dims = value.shape.iter().flatten().map(|dim| dim.size()).collect();
+        Self { name: value.name.to_owned(), element: value.element, dims }
+    }
+
+    /// Returns `true` if a tensor of one text has the type, the rank and the known sizes of the input.
+    fn fits(&self, tensor: &Tensor) -> bool {
+        let shape = tensor.shape();
+        let has_sizes = self.dims.iter().zip(shape).all(|(dim, size)| dim.is_none_or(|dim| dim == *size));
+        tensor.element() == self.element
+            && shape.len() == self.dims.len()
+            && has_sizes
+            && shape.first() == Some(&1)
+            && !shape.contains(&0)
+    }
+}
+
+/// Writes the name, the type and the shape, such as `input_ids: int64 [1, ?]`.
+impl fmt::Display for EncoderInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dim = |(axis, dim): (usize, &Option<usize>)| match (axis, dim) {
+            (0, _) => "1".to_owned(),
+            (_, Some(size)) => size.to_string(),
+            (_, None) => "?".to_owned(),
+        };
+        let dims: Vec<_> = self.dims.iter().enumerate().map(dim).collect();
+        write!(f, "{}: {} [{}]", self.name, self.element, dims.join(", "))
+    }
+}
+
+impl fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encoder").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
+}
