@@ -13,7 +13,7 @@ use crate::growing::Growing;
 use crate::interface::Interface;
 use crate::kv_session::KvSession;
 use crate::logits::Logits;
-use crate::lookup::{Draft, paying};
+use crate::lookup::{Draft, add_again, paying};
 use crate::opening::read;
 use crate::runner::LogitsTensor;
 use crate::sample::Sample;
@@ -183,7 +183,14 @@ impl Decoder {
             let samples =
                 of.samples.iter().zip(drafts).zip(lengths).filter(|((_, draft), _)| draft.is_some());
             let counts = samples.map(|((sample, _), length)| (*sample, length.saturating_add(1)));
-            of.session.costs(&counts.collect::<Vec<_>>())
+            let mut costs = of.session.costs(&counts.collect::<Vec<_>>());
+            if of.session.runs_again() {
+                add_again(&mut costs, drafts, lengths, |index, tokens| {
+                    let sample = of.samples.get(index).map(|sample| (*sample, tokens));
+                    of.session.costs(sample.as_slice())
+                });
+            }
+            costs
         })
     }
 
@@ -202,11 +209,11 @@ impl Decoder {
         // After an error, the samples go back.
         let mut session = of.session.transaction(&samples)?;
         let logits = session.step(&given)?;
-        of.copied += session.bytes_copied();
         if session.most_drafted() == 0 {
+            of.copied += session.bytes_copied();
             return Ok(None);
         }
-        let mut all = Vec::new();
+        let (mut all, mut accepted) = (Vec::new(), Vec::new());
         for (prompt, (sample, fed)) in of.samples.iter().zip(feeds).enumerate() {
             let (mut chosen, fed) = (Vec::new(), fed.as_deref().unwrap_or_default());
             for index in 0..fed.len() {
@@ -217,10 +224,12 @@ impl Decoder {
                 }
             }
             if !fed.is_empty() {
-                session.accept(*sample, chosen.len())?;
+                accepted.push((*sample, chosen.len()));
             }
             all.push(chosen);
         }
+        session.accept_all(&accepted)?;
+        of.copied += session.bytes_copied();
         Ok(Some(all))
     }
 

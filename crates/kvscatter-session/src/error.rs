@@ -240,7 +240,7 @@ pub enum SessionError {
     /// A sample of a model with states cannot go back to this number of tokens.
     #[error(
         "{sample} cannot be truncated to {to} of {cached} tokens: input {input:?} is a state, which has no rows to drop; \
-         0 and the tokens at begin are possible"
+         0 and the tokens at begin are possible, and accept keeps any of the tokens since begin"
     )]
     TruncateState { sample: Sample, to: usize, cached: usize, input: String },
     /// A point is set for a sample that has one.
@@ -252,6 +252,24 @@ pub enum SessionError {
     /// More tokens are accepted than were fed.
     #[error("{sample} cannot accept {accepted} tokens: {fed} were fed since begin")]
     AcceptBeyond { sample: Sample, accepted: usize, fed: usize },
+    /// The indices of a path do not ascend.
+    #[error("rows[{index}] = {row} of {sample}: must be above {before}, the index before it")]
+    PathOrder {
+        sample: Sample,
+        /// The index in the path, counted from 0.
+        index: usize,
+        row: usize,
+        before: usize,
+    },
+    /// A path has a token that was not fed.
+    #[error("rows[{index}] = {row} of {sample}: must be below {fed}, the number of tokens fed since begin")]
+    PathBeyond {
+        sample: Sample,
+        /// The index in the path, counted from 0.
+        index: usize,
+        row: usize,
+        fed: usize,
+    },
     /// The batch has fewer free indices than copies are needed.
     #[error("{needed} copies do not fit: {free} of the {batch} batch indices are free")]
     NoRoom {
@@ -575,8 +593,8 @@ mod tests {
             embeddings state input_rank tokens_fixed size_open sizes_differ capacity_open \
             size_fixed empty logits_shape logits_element batch_full no_such_sample sample_twice \
             no_tokens no_samples no_chunk capacity_exceeded token_unknown truncate_beyond \
-            truncate_ring truncate_begun truncate_state begun not_begun accept_beyond no_room \
-            no_such_parent undo_memory nan_logits interrupted saved_model saved_tensors \
+            truncate_ring truncate_begun truncate_state begun not_begun accept_beyond path_order \
+            path_beyond no_room no_such_parent undo_memory nan_logits interrupted saved_model saved_tensors \
             saved_layout saved_too_long saved_token saved_rows_missing ragged prompt_empty \
             no_prompts not_a_number prompt_token_unknown eos_unknown prompt_too_long \
             option_range capacity_useless saved_useless save_prompts load run cache_lost";

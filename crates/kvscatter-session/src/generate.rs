@@ -165,8 +165,11 @@ impl Generator {
     ///
     /// The result has the same tokens as without drafts, also with [sampling](GenerateOptions::sampling), if the model
     /// computes the same logits for several tokens of a sample in one run as for single tokens. `most` has no effect if
-    /// the caches grow, if the model has states, if it takes one token in a run, if it returns logits for the last
-    /// token only, or with [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
+    /// the caches grow, if the model takes one token in a run, if it returns logits for the last token only, or with
+    /// [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
+    ///
+    /// If the model has states, the tokens before a wrong drafted one run again, as
+    /// [`accept`](crate::KvSession::accept) describes, and the choice takes the cost of this into account.
     pub fn draft(&mut self, most: usize) {
         self.draft = most;
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kvscatter_onnx::{Fingerprint, Model, ModelFile};
 
+use crate::accept::{Kept, accept};
 #[cfg(doc)]
 use crate::encoder::EncoderInputs;
 use crate::engine::{Engine, GroupQueryNodes, LoadOptions};
@@ -20,7 +21,7 @@ use crate::sample_store::SampleStore;
 use crate::saved::SavedFile;
 use crate::saves;
 use crate::session_options::SessionOptions;
-use crate::steps::Steps;
+use crate::steps::{KeepLogits, Steps};
 use crate::tensor::Tensor;
 
 /// A static-cache decoder and a running batch. Samples can be added, extended, truncated and removed.
@@ -236,7 +237,7 @@ impl KvSession {
     /// that [`SessionError`] lists. Every sample is then as it was before the step, even if earlier runs of the step
     /// succeeded.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Logits, SessionError> {
-        self.steps.step(&mut self.store, tokens, usize::MAX, false)
+        self.steps.step(&mut self.store, tokens, usize::MAX, KeepLogits::All)
     }
 
     /// Feeds tokens like [`step`](Self::step), in runs of at most `chunk` tokens of each sample. Keeps only
@@ -252,7 +253,7 @@ impl KvSession {
         if chunk == 0 {
             return Err(SessionError::NoChunk);
         }
-        self.steps.step(&mut self.store, tokens, chunk, true)
+        self.steps.step(&mut self.store, tokens, chunk, KeepLogits::Last)
     }
 
     /// Returns the memory that the caches take, and that of the rows that were copied in order to go back.
@@ -269,14 +270,14 @@ impl KvSession {
     }
 
     /// Returns the number of bytes that the model wrote into the caches in the last step, padding and runs that were
-    /// repeated included. Zeros that the session wrote before the step are not included.
+    /// repeated included, also those of [`accept`](Self::accept). Zeros that the session wrote before the step are not included.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
         self.steps.written
     }
 
-    /// Returns the number of bytes of caches that the engine copied in the last step instead of writing in
-    /// place.
+    /// Returns the number of bytes of caches that the engine copied in the last step, and in runs of
+    /// [`accept`](Self::accept) after it, instead of writing in place.
     #[must_use]
     pub fn bytes_copied(&self) -> u64 {
         self.steps.copied
@@ -337,18 +338,52 @@ impl KvSession {
     ///
     /// Speculative decoding uses this to keep the drafted tokens that the model would have chosen.
     ///
-    /// # Errors
-    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
-    /// - Returns [`SessionError::NotBegun`] without a call of [`begin`](Self::begin).
-    /// - Returns [`SessionError::AcceptBeyond`] if fewer tokens were fed.
-    /// - Returns [`SessionError::TruncateState`] if the model has states, unless all tokens or none are kept.
-    /// - Returns [`SessionError::TruncateRing`] if more rows were written since then than a ring has slots, and later
-    ///   ones have overwritten rows that the kept tokens need. Padding and failed runs count. This cannot happen for up
-    ///   to `capacity - chunk` tokens in a ring that `convert` made.
+    /// This calls [`accept_all`](Self::accept_all) for one sample.
     ///
-    /// After an error, the point is still set.
+    /// # Errors
+    /// Returns the errors of [`accept_all`](Self::accept_all).
     pub fn accept(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
-        self.store.accept(sample, tokens)
+        self.accept_all(&[(sample, tokens)])
+    }
+
+    /// Keeps the first tokens, as many as the number of each sample, that were fed since [`begin`](Self::begin), and
+    /// undoes the others.
+    ///
+    /// This runs nothing if dropped tokens have left only rows. If the model has states, a sample that keeps some of
+    /// its tokens goes back to its point, and the kept tokens run again. The same happens if later rows of a ring have
+    /// overwritten some that the kept tokens need, which can be after more tokens than the `capacity - chunk` slots of a
+    /// ring that `convert` made. All samples run again in one step, in runs of at most 512 tokens of each. So the sample
+    /// has the rows and states of one that was fed only the kept tokens, in these runs.
+    ///
+    /// # Errors
+    /// Returns one of these before anything changes:
+    ///
+    /// - [`SessionError::NoSuchSample`] if a sample is not in this batch;
+    /// - [`SessionError::SampleTwice`] for a sample that is listed twice;
+    /// - [`SessionError::NotBegun`] without a call of [`begin`](Self::begin);
+    /// - [`SessionError::AcceptBeyond`] if fewer tokens were fed;
+    /// - [`SessionError::CacheLost`] if tokens must run again, and an earlier run has lost a cache.
+    ///
+    /// Returns an error of [`step`](Self::step) if a run of the kept tokens fails. Every sample of the list is then at
+    /// its point, which is still set.
+    pub fn accept_all(&mut self, tokens: &[(Sample, usize)]) -> Result<(), SessionError> {
+        let kept: Vec<_> = tokens.iter().map(|(sample, tokens)| (*sample, Kept::First(*tokens))).collect();
+        accept(&mut self.store, &mut self.steps, &kept)
+    }
+
+    /// Keeps some of the tokens that were fed since [`begin`](Self::begin), for example a path of a tree of drafts, and
+    /// undoes the others. `rows` lists their indices among these tokens, in ascending order.
+    ///
+    /// The tokens before the first gap are kept as by [`accept`](Self::accept). The tokens after it run again, because
+    /// they have seen dropped tokens and have other positions now. So the sample is as if only the kept tokens had been
+    /// fed.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::PathOrder`] if an index is not larger than the one before it.
+    /// - Returns [`SessionError::PathBeyond`] for an index of a token that was not fed.
+    /// - Returns the errors of [`accept_all`](Self::accept_all).
+    pub fn accept_rows(&mut self, sample: Sample, rows: &[usize]) -> Result<(), SessionError> {
+        accept(&mut self.store, &mut self.steps, &[(sample, Kept::Rows(rows))])
     }
 
     /// Adds `copies` samples with the same past as `sample`.
@@ -446,6 +481,11 @@ impl KvSession {
     /// with the weights.
     pub(crate) fn costs(&self, tokens: &[(Sample, usize)]) -> Vec<f64> {
         self.steps.costs(&self.store, tokens)
+    }
+
+    /// Returns `true` if [`accept`](Self::accept) runs tokens again when a sample keeps some of the tokens of a step.
+    pub(crate) fn runs_again(&self) -> bool {
+        self.steps.runs_again()
     }
 
     /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.

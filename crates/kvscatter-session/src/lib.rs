@@ -21,12 +21,13 @@
 //! | one run of a model | `states`, `runner`, `encoder`, `encoder_run`, `inputs`, `logits` |
 //! | caches in two buffers | `out_of_place`, `session_options`, `growing` |
 //! | samples, their rows and how they go back | `batch`, `caches`, `undo`, `sample_store` |
-//! | a session | `steps`, `saves`, `kv_session`, `transaction` |
+//! | a session | `steps`, `accept`, `saves`, `kv_session`, `transaction` |
 //! | the choice of tokens | `generate_options`, `sampling`, `lookup`, `texts` |
 //! | generation | `decoder`, `generate` |
 #![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
+mod accept;
 mod batch;
 mod caches;
 mod decoder;

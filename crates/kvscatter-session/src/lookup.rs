@@ -42,6 +42,17 @@ impl Draft {
         }
         self
     }
+
+    /// Returns the chance that one of the first `length` tokens is wrong, and how many tokens before it are then
+    /// expected to be right. Returns `None` if there are fewer tokens, or none.
+    fn rejection(&self, length: usize) -> Option<(f64, usize)> {
+        let [before, gain] = [length.checked_sub(1)?, length].map(|length| self.gains.get(length));
+        let all = gain? - before?;
+        let wrong = 1.0 - all;
+        let right = (gain? - length as f64 * all) / wrong;
+        // At most as many as are drafted. Without a wrong token, the number is not used.
+        Some((wrong, (0..length).take_while(|count| (*count as f64) < right).count()))
+    }
 }
 
 /// Counts of outcomes, of which older ones count less.
@@ -184,11 +195,29 @@ pub(crate) fn paying(drafts: &[Option<Draft>], mut costs: impl FnMut(&[usize]) -
     best
 }
 
+/// Adds to the costs of a step what it is expected to cost that the tokens of rejected drafts run again. `again` returns
+/// the costs of a step that feeds tokens to the sample with this index alone.
+pub(crate) fn add_again(
+    costs: &mut [f64],
+    drafts: &[Option<Draft>],
+    lengths: &[usize],
+    mut again: impl FnMut(usize, usize) -> Vec<f64>,
+) {
+    for (index, (draft, length)) in drafts.iter().zip(lengths).enumerate() {
+        let Some((wrong, right)) = draft.as_ref().and_then(|draft| draft.rejection(*length)) else {
+            continue;
+        };
+        // The token before the draft runs again as well.
+        let again = again(index, right.saturating_add(1));
+        costs.iter_mut().zip(again).for_each(|(cost, again)| *cost += wrong * again);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use kvscatter_oracle::cases::Random;
 
-    use super::{Draft, Lookup, paying};
+    use super::{Draft, Lookup, add_again, paying};
 
     /// The cost of a step with a run for each sample that has a draft, and one for the others.
     fn costs(lengths: &[usize]) -> Vec<f64> {
@@ -199,10 +228,21 @@ mod tests {
 
     /// Generates a text after its first token. Returns the number of drafted and of accepted tokens of each step.
     fn generate(text: &[i64], most: usize) -> Vec<(usize, usize)> {
+        generate_with(text, most, false)
+    }
+
+    /// With `runs_again`, the tokens of rejected drafts run again.
+    fn generate_with(text: &[i64], most: usize, runs_again: bool) -> Vec<(usize, usize)> {
         let (mut lookup, mut done, mut steps) = (Lookup::new(text[..1].to_vec()), 1, Vec::new());
         while done < text.len() {
             let drafts = [Some(lookup.draft(most.min(text.len() - done - 1)))];
-            let drafted = paying(&drafts, costs)[0];
+            let drafted = paying(&drafts, |lengths| {
+                let mut all = costs(lengths);
+                if runs_again {
+                    add_again(&mut all, &drafts, lengths, |_, tokens| costs(&[tokens - 1]));
+                }
+                all
+            })[0];
             let draft = drafts[0].as_ref().unwrap();
             let right = draft.tokens[..drafted].iter().zip(&text[done..]);
             let accepted = right.take_while(|(drafted, right)| drafted == right).count();
@@ -259,10 +299,32 @@ mod tests {
                 let is_new = index < period || r.below(changed) == 0;
                 text.push(if is_new { r.below(tokens) as i64 } else { text[index - period] });
             }
-            let cost: f64 = generate(&text, 6).iter().map(|(drafted, _)| costs(&[*drafted])[0]).sum();
             let plain = costs(&[0])[0] * (text.len() - 1) as f64;
-            assert!(cost < 1.02 * plain, "{seed}: {tokens} {period} {changed}: {}", cost / plain);
+            for runs_again in [false, true] {
+                let again = |(drafted, accepted): &(usize, usize)| match runs_again && accepted < drafted {
+                    true => costs(&[*accepted])[0],
+                    false => 0.0,
+                };
+                let steps = generate_with(&text, 6, runs_again);
+                let cost: f64 = steps.iter().map(|step| costs(&[step.0])[0] + again(step)).sum();
+                let of = cost / plain;
+                assert!(of < 1.02, "{seed}: {tokens} {period} {changed} {runs_again}: {of}");
+            }
         }
+    }
+
+    #[test]
+    fn a_rejected_draft_is_expected_to_be_right_up_to_some_token() {
+        let draft = Draft { tokens: vec![1; 2], repeated: 2, gains: vec![0.0, 0.5, 0.75] };
+        assert_eq!(draft.rejection(1), Some((0.5, 0)));
+        // Of three rejections of two tokens, one has a right token, so a third is expected.
+        assert_eq!(draft.rejection(2), Some((0.75, 1)));
+        assert_eq!(
+            (draft.rejection(0), draft.rejection(3), Draft::default().rejection(0)),
+            (None, None, None)
+        );
+        let right = Draft { gains: vec![0.0, 1.0, 2.0], ..draft };
+        assert_eq!(right.rejection(2), Some((0.0, 0)));
     }
 
     #[test]

@@ -178,21 +178,15 @@ impl SampleStore {
 
     /// Returns a sample to its point.
     pub(crate) fn rollback(&mut self, sample: Sample) -> Result<(), SessionError> {
-        let tokens = self.point(sample)?;
-        self.shorten(sample, tokens);
+        self.return_to_point(sample)?;
         self.clear_point(sample);
         Ok(())
     }
 
-    /// Keeps the first tokens that were fed since the point, and undoes the others.
-    pub(crate) fn accept(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
-        let begun = self.point(sample)?;
-        let fed = self.batch.cached_tokens(sample)?.saturating_sub(begun);
-        if tokens > fed {
-            return Err(SessionError::AcceptBeyond { sample, accepted: tokens, fed });
-        }
-        self.truncate(sample, begun.saturating_add(tokens))?;
-        self.clear_point(sample);
+    /// Returns a sample to its point, which stays.
+    pub(crate) fn return_to_point(&mut self, sample: Sample) -> Result<(), SessionError> {
+        let tokens = self.point(sample)?;
+        self.shorten(sample, tokens);
         Ok(())
     }
 
@@ -222,7 +216,8 @@ impl SampleStore {
         }
     }
 
-    fn point(&self, sample: Sample) -> Result<usize, SessionError> {
+    /// Returns the number of cached tokens at the point of a sample.
+    pub(crate) fn point(&self, sample: Sample) -> Result<usize, SessionError> {
         self.begun(sample)?.ok_or(SessionError::NotBegun { sample })
     }
 

@@ -13,6 +13,20 @@ use crate::sample::Sample;
 use crate::sample_store::SampleStore;
 use crate::tensor::check_value;
 
+/// The maximum number of tokens of a sample in a run that repeats tokens.
+const CHUNK_AGAIN: usize = 512;
+
+/// The logits that a step keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeepLogits {
+    /// Those after every token.
+    All,
+    /// Those after the last token of each sample. The step is a prefill, which is not repeated after NaN.
+    Last,
+    /// None, because an earlier step has returned them.
+    None,
+}
+
 /// A decoder that runs steps on the samples of a [`SampleStore`].
 pub(crate) struct Steps {
     pub(crate) runner: Runner,
@@ -31,21 +45,42 @@ impl Steps {
         Self { runner, inputs, interrupt: None, refuse_nan, written: 0, copied: 0 }
     }
 
-    /// Feeds samples their next tokens, in runs of at most `chunk` tokens of each sample. Returns the logits after
-    /// these tokens, or after the last token of each sample with `only_last`.
+    /// Feeds samples their next tokens, in runs of at most `chunk` tokens of each sample. Returns the logits that are
+    /// to be kept.
     pub(crate) fn step(
         &mut self,
         store: &mut SampleStore,
         tokens: &[(Sample, &[i64])],
         chunk: usize,
-        only_last: bool,
+        keep: KeepLogits,
     ) -> Result<Logits, SessionError> {
         self.check(store, tokens)?;
         (self.written, self.copied) = (0, 0);
+        self.run_step(store, tokens, chunk, keep)
+    }
+
+    /// Feeds samples tokens that the last steps fed them before they went back. The bytes written are added to those of
+    /// the last step.
+    pub(crate) fn step_again(
+        &mut self,
+        store: &mut SampleStore,
+        tokens: &[(Sample, &[i64])],
+    ) -> Result<(), SessionError> {
+        self.check(store, tokens)?;
+        self.run_step(store, tokens, CHUNK_AGAIN, KeepLogits::None).map(drop)
+    }
+
+    fn run_step(
+        &mut self,
+        store: &mut SampleStore,
+        tokens: &[(Sample, &[i64])],
+        chunk: usize,
+        keep: KeepLogits,
+    ) -> Result<Logits, SessionError> {
         let mut suspects = BTreeSet::new();
         loop {
             let step = UnfinishedStep::begin(store, tokens);
-            if let Some(logits) = self.run_all(step.store, tokens, chunk, only_last, &mut suspects)? {
+            if let Some(logits) = self.run_all(step.store, tokens, chunk, keep, &mut suspects)? {
                 step.end(tokens);
                 return Ok(logits);
             }
@@ -66,7 +101,7 @@ impl Steps {
         store: &mut SampleStore,
         tokens: &[(Sample, &[i64])],
         chunk: usize,
-        only_last: bool,
+        keep: KeepLogits,
         suspects: &mut BTreeSet<usize>,
     ) -> Result<Option<Logits>, SessionError> {
         let before = store.batch().all_cached_tokens();
@@ -105,7 +140,7 @@ impl Steps {
                     return Ok(None);
                 }
                 for (index, (batch_index, fed)) in run.fed().enumerate() {
-                    let is_repeatable = !only_last && fed.tokens.len() > 1;
+                    let is_repeatable = keep != KeepLogits::Last && fed.tokens.len() > 1;
                     if !is_repeatable && !self.refuse_nan {
                         continue;
                     }
@@ -122,7 +157,9 @@ impl Steps {
                         return Err(SessionError::NanLogits { sample, index });
                     }
                 }
-                kept.take(&run, &before, &logits, only_last);
+                if keep != KeepLogits::None {
+                    kept.take(&run, &before, &logits, keep == KeepLogits::Last);
+                }
                 for (batch_index, fed) in run.fed() {
                     cached.get_mut(batch_index).into_iter().for_each(|cached| *cached += fed.tokens.len());
                 }
@@ -144,11 +181,16 @@ impl Steps {
         costs(&runs, self.runner.interface.has_quantised_weights)
     }
 
+    /// Returns `true` if tokens run again when the sample keeps some of the tokens of a step.
+    pub(crate) fn runs_again(&self) -> bool {
+        !self.runner.interface.states.is_empty()
+    }
+
     /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.
     pub(crate) fn most_drafted(&self) -> usize {
         let interface = &self.runner.interface;
         let has_all_logits = !interface.is_decode_only && !interface.last_logits_only;
-        if !has_all_logits || !interface.states.is_empty() || self.refuse_nan {
+        if !has_all_logits || self.refuse_nan {
             return 0;
         }
         let of_rings = interface.rings().map(|ring| ring.capacity.saturating_sub(ring.chunk));

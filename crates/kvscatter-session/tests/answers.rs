@@ -372,6 +372,39 @@ fn drafts_change_the_steps_and_not_the_tokens() {
     }
 }
 
+/// The most likely token after each one is that of the text, whose position only the state knows.
+fn next_by_state(step: &mut Step<'_>, batch: usize, width: usize) -> Result<Vec<Tensor>, SessionError> {
+    let past = step.inputs.iter().find(|(name, _)| *name == "past.conv").unwrap().1;
+    let of_sample = past.len() / batch;
+    let counts: Vec<i64> =
+        past.bytes().chunks(of_sample).map(|of| i64::from_le_bytes(*of.first_chunk().unwrap())).collect();
+    let present = step.outputs.iter_mut().find(|(name, _)| *name == "present.conv").unwrap();
+    for (count, of) in counts.iter().zip(present.1.bytes_mut().chunks_mut(of_sample)) {
+        of[..8].copy_from_slice(&(count + width as i64).to_le_bytes());
+    }
+    let next = counts.iter().flat_map(|count| (1..=width as i64).map(move |column| written(count + column)));
+    let values: Vec<i64> =
+        next.flat_map(|next| (0..256).map(move |token| i64::from(token == next))).collect();
+    Ok(vec![Tensor::integers(ElementType::Float32, &[batch, width, 256], &values)?])
+}
+
+#[test]
+fn drafts_that_are_rejected_leave_the_states_of_the_tokens_before_them() {
+    let (_folder, file) = changed(STATIC, conv_state::add);
+    let prompts: [Vec<i64>; 2] = [(0..20).map(written).collect(), (0..7).map(written).collect()];
+    for prompts in [&prompts[..1], &prompts] {
+        let [plain, drafted] = [0, 4].map(|draft| {
+            let mut generator = generator(&Answers(next_by_state), &file, prompts.len());
+            generator.draft(draft);
+            generator.generate(prompts, &greedy(40), &mut ignore_event).unwrap()
+        });
+        assert_eq!(plain.samples[0], (20..60).map(written).collect::<Vec<_>>());
+        assert_eq!((&drafted.samples, drafted.decoded), (&plain.samples, plain.decoded));
+        assert!(drafted.drafted > drafted.accepted && drafted.accepted > 5, "{drafted:?}");
+        assert!(drafted.steps < plain.steps, "{drafted:?}");
+    }
+}
+
 #[test]
 fn a_generator_goes_on_after_a_step_with_drafts_has_failed() {
     let open = || {

@@ -40,6 +40,7 @@ fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_narrow_caches() {
 #[ignore = "needs ONNX Runtime"]
 fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_with_a_state() {
     run(tiny::with_state().subject(), 40);
+    tiny::RINGS.iter().step_by(2).for_each(|setting| run(tiny::rings_with_state(*setting).subject(), 20));
 }
 
 /// `GroupQueryAttention` writes the caches of this export.

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
+mod accept;
 #[path = "../conv_state/mod.rs"]
 mod conv_state;
 #[path = "../decoders/mod.rs"]
@@ -65,6 +66,13 @@ fn every_logit_is_that_of_the_tokens_alone_in_narrow_caches() {
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_with_states() {
     run_all([&models::with_state().path(); 2], [None; 2]);
+}
+
+#[test]
+fn every_logit_is_that_of_the_tokens_alone_with_rings_and_states() {
+    for (windows, sizes, _) in [models::RINGS[0], models::RINGS[3], models::RINGS[10]] {
+        run_all([&models::rings_with_state(windows, sizes).path(); 2], [None; 2]);
+    }
 }
 
 /// `GroupQueryAttention` takes fewer kinds of runs than a model with `TensorScatter`.

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::{AttributeProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::AttributeProto;
 use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
-use super::decoders::{self, GROWING, STATIC, tensor};
+use super::decoders::{self, GROWING, STATIC};
 use super::narrow::{Narrow, narrow};
 
 /// The windows of a model's first layers, and the capacity, chunk and rewind of two models with these windows. In the
@@ -76,18 +75,15 @@ pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
 
 /// Returns a model with linear caches and the state of a convolution.
 pub(crate) fn with_state() -> Made {
-    let mut model = load(STATIC);
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    for (values, name) in [(&mut graph.input, "past.conv"), (&mut graph.output, "present.conv")] {
-        let cache =
-            values.iter().find(|value| value.name.as_deref().is_some_and(|name| name.contains("cache.0")));
-        let mut state = ValueInfoProto { name: Some(name.to_owned()), ..cache.unwrap().clone() };
-        let dims = &mut tensor(&mut state).shape.get_or_insert_default().dim;
-        for (dim, size) in dims.iter_mut().skip(1).zip([5, 3]) {
-            dim.value = Some(DimValue::DimValue(size));
-        }
-        values.push(state);
-    }
-    graph.node.push(super::conv_state::node());
-    Made::new(&model)
+    Made::new(&add_state(load(STATIC)))
+}
+
+/// Returns a model with rings for these windows, linear caches and the state of a convolution.
+pub(crate) fn rings_with_state(windows: &[i64], sizes: Sizes) -> Made {
+    Made::new(&add_state(Model::load(&rings(windows, sizes).path()).unwrap()))
+}
+
+fn add_state(mut model: Model) -> Model {
+    super::conv_state::add(model.proto_mut().graph.get_or_insert_default());
+    model
 }

@@ -25,7 +25,11 @@ pub(crate) struct Counts {
     /// The failed steps by their cause.
     failed: BTreeMap<String, usize>,
     undone: usize,
+    /// The number of accepted paths with a gap.
+    paths: usize,
     copied: usize,
+    /// The number of times that an injected failure has returned samples to their points.
+    returned: usize,
     pub(crate) refused: usize,
     pub(crate) loaded: usize,
 }
@@ -34,7 +38,10 @@ impl Counts {
     /// Prints the counts, and checks that everything happened.
     pub(crate) fn check(&self) {
         eprintln!("{self:?}");
-        assert!([self.steps, self.undone, self.copied].iter().all(|count| *count > 0), "{self:?}");
+        assert!(
+            [self.steps, self.undone, self.paths, self.returned, self.copied].iter().all(|count| *count > 0),
+            "{self:?}"
+        );
         assert!(FAULTS.iter().all(|fault| self.failed.contains_key(&format!("{fault:?}"))), "{self:?}");
     }
 }
@@ -53,10 +60,33 @@ pub(crate) trait Oracle {
     /// Keeps the first `to` tokens.
     fn truncate(&mut self, past: &mut Self::Past, to: usize);
 
+    /// Keeps the tokens at `rows` of those from `begun` on. Some of them may have run again since
+    /// [`start`](Self::start).
+    fn accept(
+        &mut self,
+        past: &mut Self::Past,
+        interface: &Interface,
+        sample: Sample,
+        begun: usize,
+        rows: &[usize],
+    ) {
+        let tokens: Vec<i64> = rows.iter().map(|row| self.tokens(past)[begun + row]).collect();
+        let first = before_gap(rows);
+        self.truncate(past, begun + first);
+        if first < rows.len() {
+            self.extend(past, interface, sample, &tokens[first..]);
+        }
+    }
+
     fn tokens<'p>(&self, past: &'p Self::Past) -> &'p [i64];
 
     /// Returns `true` if these are the logits after the token at a position.
     fn scores(&self, past: &Self::Past, position: usize, logits: &[f32]) -> bool;
+}
+
+/// Returns the number of rows before the first gap.
+pub(crate) fn before_gap(rows: &[usize]) -> usize {
+    rows.iter().enumerate().take_while(|(index, row)| index == *row).count()
 }
 
 /// A session and what its samples must contain.
@@ -260,35 +290,104 @@ impl<O: Oracle> World<O> {
         }
     }
 
+    /// Keeps the first tokens of some samples, or a path of one sample.
     fn accept(&mut self, r: &mut Random, counts: &mut Counts) {
-        let Some(at) = self.pick_begun(r) else { return };
-        let least = self.session.interface().rings().map(|ring| ring.capacity - ring.chunk).min();
-        let has_states = !self.session.interface().states.is_empty();
-        let live = &mut self.live[at];
-        let Some(Begun { tokens: begun, furthest, peak }) = live.begun else {
-            assert!(matches!(self.session.accept(live.sample, 0), Err(SessionError::NotBegun { .. })));
-            return;
-        };
-        let fed = self.oracle.tokens(&live.past).len() - begun;
-        let tokens = r.below(fed + 2);
-        match self.session.accept(live.sample, tokens) {
-            Ok(()) => {
-                self.oracle.truncate(&mut live.past, begun + tokens);
-                // The rows of a longer draft than a ring has slots are not copied.
-                if least.is_none_or(|least| peak - begun <= least) {
-                    live.furthest = furthest.max(begun + tokens);
-                }
-                live.begun = None;
-                counts.undone += usize::from(tokens < fed);
-            }
-            Err(SessionError::AcceptBeyond { .. }) => assert_eq!(tokens, fed + 1),
-            Err(SessionError::TruncateState { .. }) => assert!(has_states && tokens > 0 && tokens < fed),
-            Err(SessionError::TruncateRing { .. }) => {
-                counts.refused += 1;
-                assert!(peak - begun > least.unwrap() && tokens > 0 && tokens < fed);
-            }
-            Err(error) => panic!("{error}"),
+        if self.live.iter().all(|live| live.begun.is_none()) {
+            self.begin(r);
+            self.step(r, counts);
         }
+        let Some(at) = self.pick_begun(r) else { return };
+        let is_path = r.below(2) == 0;
+        let mut chosen = vec![at];
+        if !is_path {
+            let others =
+                (0..self.live.len()).filter(|other| *other != at && self.live[*other].begun.is_some());
+            chosen.extend(others.filter(|_| r.below(2) == 0));
+        }
+        let mut lists = Vec::new();
+        for &at in &chosen {
+            let fed = self.fed(at);
+            let is_beyond = r.below(16) == 0;
+            let count = if is_beyond { fed + 1 } else { r.below(fed + 1) };
+            let mut rows: Vec<usize> = (0..count).collect();
+            if is_path {
+                rows = (0..fed).filter(|_| r.below(3) > 0).collect();
+                if r.below(8) == 0 {
+                    let index = r.below(rows.len() + 1);
+                    rows.insert(index, r.below(fed + 2));
+                }
+            }
+            lists.push(rows);
+        }
+        // The runs of kept tokens fail, too.
+        if r.below(3) == 0 {
+            self.plan.set(r.below(2), r.pick(&FAULTS));
+        }
+        self.oracle.start();
+        let accept = || match lists.as_slice() {
+            [rows] if is_path => self.session.accept_rows(self.live[at].sample, rows),
+            [rows] if r.below(2) == 0 => self.session.accept(self.live[at].sample, rows.len()),
+            _ => {
+                let samples = chosen.iter().map(|at| self.live[*at].sample);
+                let tokens: Vec<_> = samples.zip(lists.iter().map(Vec::len)).collect();
+                self.session.accept_all(&tokens)
+            }
+        };
+        let ran = catch_unwind(AssertUnwindSafe(accept));
+        let is_injected = self.plan.clear();
+        match ran {
+            Ok(Ok(())) => self.accepted(&chosen, &lists, counts),
+            Ok(Err(SessionError::NotBegun { .. })) => assert!(self.live[at].begun.is_none()),
+            Ok(Err(SessionError::AcceptBeyond { accepted, fed, .. })) => {
+                let is_beyond = |(at, rows): (&usize, &Vec<usize>)| rows.len() > self.fed(*at);
+                assert!(accepted == fed + 1 && chosen.iter().zip(&lists).any(is_beyond));
+            }
+            Ok(Err(SessionError::PathOrder { index, .. })) => assert!(lists[0][index] <= lists[0][index - 1]),
+            Ok(Err(SessionError::PathBeyond { row, .. })) => assert!(row >= self.fed(at)),
+            Ok(Err(
+                SessionError::Run { .. }
+                | SessionError::LogitsShape { .. }
+                | SessionError::NanLogits { .. }
+                | SessionError::Interrupted,
+            )) if is_injected => self.returned(&chosen, counts),
+            Err(panic) if is_injected && panic.downcast_ref() == Some(&PANIC) => {
+                self.returned(&chosen, counts)
+            }
+            Ok(Err(error)) => panic!("{error}"),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Returns the number of tokens that were fed to a sample since `begin`.
+    fn fed(&self, at: usize) -> usize {
+        let live = &self.live[at];
+        live.begun.map_or(0, |begun| self.oracle.tokens(&live.past).len() - begun.tokens)
+    }
+
+    /// Records that samples have kept the tokens at these rows.
+    fn accepted(&mut self, chosen: &[usize], lists: &[Vec<usize>], counts: &mut Counts) {
+        let least = self.session.interface().rings().map(|ring| ring.capacity - ring.chunk).min();
+        for (&at, rows) in chosen.iter().zip(lists) {
+            let fed = self.fed(at);
+            let live = &mut self.live[at];
+            let Begun { tokens: begun, furthest, peak } = live.begun.take().unwrap();
+            self.oracle.accept(&mut live.past, self.session.interface(), live.sample, begun, rows);
+            // The rows of a longer draft than a ring has slots are not copied.
+            if least.is_none_or(|least| peak - begun <= least) {
+                live.furthest = furthest.max(begun + rows.len());
+            }
+            counts.undone += usize::from(rows.len() < fed);
+            counts.paths += usize::from(before_gap(rows) < rows.len());
+        }
+    }
+
+    /// Records that samples are at their points, because a run of the kept tokens has failed.
+    fn returned(&mut self, chosen: &[usize], counts: &mut Counts) {
+        for &at in chosen {
+            let live = &mut self.live[at];
+            self.oracle.truncate(&mut live.past, live.begun.unwrap().tokens);
+        }
+        counts.returned += 1;
     }
 
     fn fork(&mut self, r: &mut Random, counts: &mut Counts) {

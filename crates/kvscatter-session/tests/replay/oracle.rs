@@ -7,7 +7,7 @@ use kvscatter_session::{
 };
 
 use super::faulty::{Run, Runs};
-use crate::random::world::Oracle;
+use crate::random::world::{Oracle, before_gap};
 
 pub(crate) struct Replay {
     session: Box<dyn Session>,
@@ -206,6 +206,28 @@ impl Oracle for Replay {
             last.kept = last.kept.min(to - last.start);
         }
         past.replayed = 0;
+    }
+
+    fn accept(
+        &mut self,
+        past: &mut Past,
+        interface: &Interface,
+        sample: Sample,
+        begun: usize,
+        rows: &[usize],
+    ) {
+        let runs = self.runs.all();
+        let tokens: Vec<i64> = rows.iter().map(|row| past.tokens[begun + row]).collect();
+        // The tokens before the first gap stay, or all of them have run again.
+        let have_run = |from: &usize| {
+            (0..=runs.len()).any(|run| logged(&runs[run..], sample, begun + from, &tokens[*from..]).is_some())
+        };
+        let from = [0, before_gap(rows)].into_iter().find(have_run);
+        let from = from.unwrap_or_else(|| panic!("{tokens:?} were never fed: {runs:?}"));
+        self.truncate(past, begun + from);
+        if from < tokens.len() {
+            self.extend(past, interface, sample, &tokens[from..]);
+        }
     }
 
     fn tokens<'p>(&self, past: &'p Past) -> &'p [i64] {

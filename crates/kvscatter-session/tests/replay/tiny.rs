@@ -80,7 +80,17 @@ pub(crate) fn linear() -> Made {
 
 /// Returns a decoder with linear caches and the state of a convolution. Only ONNX Runtime has its operator.
 pub(crate) fn with_state() -> Made {
-    let mut model = growing(0);
+    Made::new(&with_traps(convert(&add_state(growing(0)), CAPACITY).unwrap().model))
+}
+
+/// Returns a decoder with the state of a convolution, whose first layers have rings.
+pub(crate) fn rings_with_state(RingSetting { layers, chunk, rewind }: RingSetting) -> Made {
+    let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
+    let options = ConvertOptions::new(CAPACITY).windowed(windowed);
+    Made::new(&with_traps(convert(&add_state(growing(layers)), options).unwrap().model))
+}
+
+fn add_state(mut model: Model) -> Model {
     let graph = model.proto_mut().graph.get_or_insert_default();
     graph.input.push(value("past.conv", FLOAT, &["batch", "8", "2"]));
     graph.output.push(value("present.conv", FLOAT, &["batch", "8", "2"]));
@@ -100,7 +110,7 @@ pub(crate) fn with_state() -> Made {
     let nodes = [transpose("rows", "columns"), mixed, transpose("mixed", "mixed_rows")];
     graph.node.splice(at + 1..at + 1, nodes);
     graph.node.insert(at + 4, node("Add", &["rows", "mixed_rows"], &["x0"]));
-    Made::new(&with_traps(convert(&model, CAPACITY).unwrap().model))
+    model
 }
 
 /// Returns a decoder whose first layers have rings.
