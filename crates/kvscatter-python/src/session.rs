@@ -234,21 +234,63 @@ impl PyKvSession {
 
     /// Keeps the first `tokens` tokens that were fed since `begin`, and undoes the others.
     ///
-    /// Speculative decoding uses this to keep the drafted tokens that the model would have chosen. After an exception
-    /// the point of `begin` is still there.
+    /// Speculative decoding uses this to keep the drafted tokens that the model would have chosen. It works like
+    /// `accept_all` for one sample.
     ///
     /// Raises:
-    ///     PositionError: `tokens` is negative, or fewer tokens were fed. If the model has rings, more tokens were fed
-    ///         than a ring has slots. If it has states, only a part would be kept. The last two are errors of
-    ///         `truncate`, and their `value` and `min` count all cached tokens of the sample.
+    ///     PositionError: `tokens` is negative, or fewer tokens were fed.
     ///     OptionError: The sample is not in this batch, or has no point of `begin`.
+    ///     SessionError: ONNX Runtime failed, or the logits contain NaN and the session refuses that.
     fn accept(
         &self,
         py: Python<'_>,
         sample: &PySample,
         #[pyo3(from_py_with = options::tokens)] tokens: usize,
     ) -> PyResult<()> {
-        self.shared.with(py, |session| session.accept(sample.0, tokens))
+        self.shared.with_signals(py, |session| session.accept(sample.0, tokens))
+    }
+
+    /// Keeps the first tokens, as many as `tokens` maps each sample to, that were fed since `begin`, and undoes the
+    /// others.
+    ///
+    /// This runs nothing if dropped tokens have left only rows. If the model has states, a sample that keeps some of
+    /// its tokens goes back to its point, and the kept tokens run again. The same happens if later rows of a ring have
+    /// overwritten some that the kept tokens need. All samples run again in one step.
+    ///
+    /// If a run fails, all these samples are at their points, which are still set. Nothing changes before other
+    /// exceptions.
+    ///
+    /// Raises:
+    ///     PositionError: A number is negative, or fewer tokens were fed.
+    ///     OptionError: A sample is not in this batch, or has no point of `begin`.
+    ///     SessionError: ONNX Runtime failed, or the logits contain NaN and the session refuses that.
+    fn accept_all(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<()> {
+        let pair = |item: Bound<'_, PyAny>| {
+            let (sample, tokens): (Bound<'_, PySample>, Bound<'_, PyAny>) = item.extract()?;
+            Ok((sample.get().0, options::tokens(&tokens)?))
+        };
+        let tokens = tokens.items()?.iter().map(pair).collect::<PyResult<Vec<_>>>()?;
+        self.shared.with_signals(py, |session| session.accept_all(&tokens))
+    }
+
+    /// Keeps some of the tokens that were fed since `begin`, for example a path of a tree of drafts, and undoes the
+    /// others.
+    ///
+    /// The tokens before the first gap are kept as by `accept`. The tokens after it run again, because they have seen
+    /// dropped tokens and have other positions now. So the sample is as if only the kept tokens had been fed.
+    ///
+    /// Args:
+    ///     sample: A sample with a point of `begin`.
+    ///     rows: The indices of the tokens to keep among those that were fed, in ascending order, a sequence of integers
+    ///         or an integer array of one dimension.
+    ///
+    /// Raises:
+    ///     PositionError: An index is negative, is not larger than the one before it, or is that of a token that was
+    ///         not fed.
+    ///     OptionError, SessionError: For the same reasons as `accept`.
+    fn accept_rows(&self, py: Python<'_>, sample: &PySample, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+        let rows = Indices::read(Some(rows), "rows")?.sizes()?;
+        self.shared.with_signals(py, |session| session.accept_rows(sample.0, &rows))
     }
 
     /// Returns a context manager that keeps the steps of its block, or undoes them if the block raises an exception.

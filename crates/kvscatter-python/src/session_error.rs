@@ -104,6 +104,14 @@ fn describe(error: &SessionError) -> Described {
         SessionError::AcceptBeyond { sample, accepted, fed } => {
             position("tokens", [("index", sample.batch_index()), ("value", accepted), ("max", fed)])
         }
+        SessionError::PathOrder { index, row, before, .. } => {
+            position("rows", [("index", index), ("value", row), ("min", before.saturating_add(1))])
+        }
+        SessionError::PathBeyond { index, row, fed, .. } => {
+            let max = fed.checked_sub(1).map(|max| ("max", max.into()));
+            let fields = sizes([("index", index), ("value", row)]).into_iter().chain(max).collect();
+            (Class::Position, Some("rows"), fields)
+        }
         SessionError::NoSuchParent { index, parent, samples } => {
             let max = samples.checked_sub(1).map(|max| ("max", max.into()));
             let fields = sizes([("index", index), ("value", parent)]).into_iter().chain(max).collect();

@@ -192,6 +192,7 @@ def test_integer_arguments_about_a_sample() -> None:
         about: dict[str, Callable[[Any], object]] = {
             "_native.KvSession.truncate.length": lambda value: session.truncate(sample, value),
             "_native.KvSession.accept.tokens": lambda value: session.accept(sample, value),
+            "_native.KvSession.accept_all.tokens": lambda value: session.accept_all({sample: value}),
             "_native.KvSession.fork.copies": lambda value: session.fork(sample, value),
             "_native.KvSession.prefill.chunk": lambda value: session.prefill({sample: [1]}, chunk=value),
             "_native.Logits.after.token": lambda value: scores.after(sample, value),

@@ -60,6 +60,17 @@ def check(session: KvSession, sample: Sample, steps: Steps, plugin: bool = True)
     np.testing.assert_allclose(got, want, rtol=0, atol=ORDER_OF_SUMS if model == GROUP_QUERY else 0)
 
 
+def test_a_path_is_kept_as_if_only_its_tokens_were_fed(session: KvSession) -> None:
+    samples = [session.add(), session.add()]
+    session.step(dict.fromkeys(samples, A))
+    with session.transaction(*samples):
+        session.step(dict.fromkeys(samples, DRAFT))
+        session.accept_rows(samples[0], [0, 1, 3])
+        session.accept_rows(samples[1], np.array([1, 2], np.int32))
+    check(session, samples[0], [A, DRAFT[:2], DRAFT[3:]])
+    check(session, samples[1], [A, DRAFT[1:3]])
+
+
 def first_tokens(steps: Steps, count: int) -> Steps:
     """Returns the steps up to this number of tokens."""
     kept: Steps = []
@@ -104,7 +115,14 @@ def test_random_histories(session: KvSession) -> None:
         elif action == "accept":
             before = count(begun.pop(sample))
             accepted = choose.randint(0, count(steps[sample]) - before)
-            session.accept(sample, np.int64(accepted))  # type: ignore[arg-type]
+            accept = choose.choice(
+                [
+                    lambda sample, tokens: session.accept(sample, np.int64(tokens)),  # type: ignore[arg-type]
+                    lambda sample, tokens: session.accept_all({sample: tokens}),
+                    lambda sample, tokens: session.accept_rows(sample, np.arange(tokens)),
+                ]
+            )
+            accept(sample, accepted)
             steps[sample] = first_tokens(steps[sample], before + accepted)
         elif action == "truncate":
             length = choose.randint(count(begun.get(sample, [])), count(steps[sample]))
@@ -214,6 +232,35 @@ REFUSED: list[tuple[str, type[errors.Error], str, dict[str, Any], Call]] = [
         "tokens",
         {"index": 0, "value": 4, "max": 3},
         lambda it, a, b: it.accept(a, 4),
+    ),
+    (
+        "accept_beyond",
+        errors.PositionError,
+        "tokens",
+        {"index": 0, "value": 4, "max": 3},
+        lambda it, a, b: it.accept_all({a: 4}),
+    ),
+    ("not_begun", errors.OptionError, "sample", {"index": 1}, lambda it, a, b: it.accept_all({a: 1, b: 0})),
+    (
+        "path_order",
+        errors.PositionError,
+        "rows",
+        {"index": 1, "value": 1, "min": 3},
+        lambda it, a, b: it.accept_rows(a, [2, 1]),
+    ),
+    (
+        "path_beyond",
+        errors.PositionError,
+        "rows",
+        {"index": 1, "value": 3, "max": 2},
+        lambda it, a, b: it.accept_rows(a, [0, 3]),
+    ),
+    (
+        "negative_size",
+        errors.PositionError,
+        "rows",
+        {"index": 0, "value": -1},
+        lambda it, a, b: it.accept_rows(a, [-1]),
     ),
     (
         "truncate_begun",

@@ -126,6 +126,8 @@ def run(session: kvscatter.KvSession) -> None:
     session.begin(sample)
     assert_type(session.begun(sample), int | None)
     session.accept(sample, 1)
+    session.accept_all({sample: 1})
+    session.accept_rows(sample, [0, np.int64(2)])
     with session.transaction(sample, *session.samples):
         assert_type(session.tokens(sample), list[int])
     beams = [sample, *session.fork(sample, copies=2)]
