@@ -52,7 +52,7 @@
 //! | made-up steps | `ring`, `probe`, `probes`, `sample_numbers` |
 //! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
 //! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `report`, `rewrite`, `metadata` |
-//! | passes | `pass`, `form`, `to_standard`, `static_caches`, `raise_scatters`, `narrow`, `passes` |
+//! | passes | `pass`, `form`, `to_standard`, `joins`, `static_caches`, `raise_scatters`, `narrow`, `passes` |
 //! | uses of a conversion | `mask_rule`, `conversion`, `outcome` |
 
 mod attention;
@@ -63,6 +63,7 @@ mod equivalence;
 mod exported;
 mod form;
 mod fusion;
+mod joins;
 mod kept;
 mod length;
 mod limits;

@@ -53,7 +53,7 @@ use crate::{ErrorPlace, EvalError, ExternalData, Graph, GraphError, Node, OnnxEr
 pub(crate) use error::FoldError;
 
 pub(crate) use number::{int_to_float, lowest, round, round_to_f32, to_float};
-pub(crate) use shapes::{elements, signed, strides, walk};
+pub(crate) use shapes::{axis, elements, signed, strides, walk};
 pub(crate) use value::{MAX_VALUES, Value};
 pub(crate) use values::Values;
 pub(crate) use work::Budget;

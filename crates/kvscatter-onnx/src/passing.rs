@@ -5,6 +5,9 @@
 
 use crate::{Graph, Node};
 
+/// The maximum number of nodes between constant weights and their product.
+const MAX_STEPS: usize = 8;
+
 /// What a node does to its first input, which it passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
@@ -126,6 +129,39 @@ pub(crate) fn moves(node: &Node<'_>) -> bool {
 pub(crate) fn leads_to_product(node: &Node<'_>) -> bool {
     let scales = ["Mul", "Div", "Where", "TensorScatter"].iter().any(|op_type| node.is(op_type));
     moves(node) || scales || Passing::of_node(node) == Some(Passing::Computes)
+}
+
+/// Returns `true` if a node that reads a value at `slot` may be between a cache and its product. It leads to a product
+/// as it is, or computes rows of keys and values from the rows of a latent cache.
+pub(crate) fn leads_from_cache<'m>(graph: &Graph<'m>, node: &Node<'m>, slot: usize) -> bool {
+    let is_filled = node.is("ScatterND") && (slot == 0 || slot == 2);
+    let is_biased = node.is("Add") && combined(graph, node).is_some();
+    let computes = is_biased || is_projection(graph, node, slot) || (is_norm(node) && slot == 0);
+    leads_to_product(node) || is_filled || computes
+}
+
+/// Returns `true` if a node multiplies the rows of a value with constant weights.
+pub(crate) fn is_projection<'m>(graph: &Graph<'m>, node: &Node<'m>, slot: usize) -> bool {
+    node.is("MatMul") && slot == 0 && node.input(1).is_some_and(|weights| is_weight(graph, weights))
+}
+
+/// Returns `true` for a constant, also if it is transposed, cast or dequantized.
+fn is_weight<'m>(graph: &Graph<'m>, value: &'m str) -> bool {
+    let mut value = value;
+    for _ in 0..MAX_STEPS {
+        if graph.is_constant(value) {
+            return true;
+        }
+        let before = graph.producer(value).and_then(|(node, _)| passed_on(graph, &node));
+        let Some(before) = before else { return false };
+        value = before;
+    }
+    false
+}
+
+/// Returns `true` if a node normalises its first input.
+pub(crate) fn is_norm(node: &Node<'_>) -> bool {
+    node.is("RMSNormalization") || node.is("LayerNormalization")
 }
 
 /// Returns the input whose tensor a node passes on as one tensor, or `None` for nodes that compute something else.

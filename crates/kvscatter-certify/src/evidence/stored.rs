@@ -333,7 +333,7 @@ impl Comparison<'_> {
                     errors.document.output_bound =
                         Some(errors.element_bound + weights * errors.document.largest_given);
                 }
-                CachePart::Both | CachePart::Unknown => {}
+                CachePart::Both | CachePart::Latent | CachePart::Unknown => {}
             }
         }
     }

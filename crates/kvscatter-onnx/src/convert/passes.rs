@@ -14,14 +14,14 @@ use super::pass::{self, Change, Pass, Stage, Subject, at_origin, move_to_origin}
 use super::probes::Padding;
 use super::refusal::ConvertRefusal;
 use super::report::{CacheReport, Claim, PassReport, Report};
-use super::{caches, form, narrow, raise_scatters, ring, static_caches, to_standard};
+use super::{caches, form, joins, narrow, raise_scatters, ring, static_caches, to_standard};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
 use crate::{Model, OnnxError, opset, standard};
 
 /// The passes. Those that make caches static come after those that bring a decoder into the form that they expect, but
 /// scatters are raised first, because the other passes expect caches that grow.
-pub(super) static PASSES: [Pass; 7] = [
+pub(super) static PASSES: [Pass; 8] = [
     Pass {
         name: "raise operator set",
         claim: Claim::Values,
@@ -56,6 +56,13 @@ pub(super) static PASSES: [Pass; 7] = [
         stage: Stage::Prepares,
         takes: |_, cache| cache.writer.as_ref().is_some_and(standard::replaces),
         run: to_standard::standardize,
+    },
+    Pass {
+        name: "parts of values",
+        claim: Claim::Values,
+        stage: Stage::Prepares,
+        takes: |_, _| false,
+        run: joins::join_parts,
     },
     Pass {
         name: "static caches",

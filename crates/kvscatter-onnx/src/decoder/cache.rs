@@ -144,6 +144,8 @@ pub enum CachePart {
     Value,
     /// Keys and values in one tensor.
     Both,
+    /// Latents, from which constant weights compute keys, values or both.
+    Latent,
     /// No known operator reads the cache.
     Unknown,
 }

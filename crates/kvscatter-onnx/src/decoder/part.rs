@@ -2,33 +2,38 @@
 
 use super::cache::{Cache, CachePart, WriterStyle};
 use super::follow::follow;
-use crate::passing::{self, leads_to_product};
+use crate::passing::{self, is_projection, leads_from_cache};
 use crate::{Graph, Node};
 
 /// Determines the contents of a cache by following it from its writer to the product that uses it.
 ///
 /// A cache that is multiplied by the output of a `Softmax` contains values. A cache that is multiplied by
-/// another value contains keys.
+/// another value contains keys. If constant weights are multiplied with it before, it contains latents.
 pub(super) fn find(graph: &Graph<'_>, cache: &Cache<'_>) -> CachePart {
     if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(graph, cache, writer)) {
         return part;
     }
-    let (mut found, mut is_split) = (None, false);
+    let (mut found, mut is_split, mut is_latent) = (None, false, false);
     follow(graph, cache.written, (), |node, slot, ()| {
-        let part = by_reader(graph, node, slot?);
+        let slot = slot?;
+        let part = by_reader(graph, node, slot);
         found = match (found, part) {
             // Only a cache that is split can contain both.
             (Some(found), Some(part)) if is_split && found != part => Some(CachePart::Both),
             _ => found.or(part),
         };
         is_split |= found.is_none() && node.is("Split");
-        leads_to_product(node).then_some(())
+        is_latent |= is_projection(graph, node, slot);
+        leads_from_cache(graph, node, slot).then_some(())
     });
-    found.unwrap_or(CachePart::Unknown)
+    match found {
+        Some(_) if is_latent => CachePart::Latent,
+        found => found.unwrap_or(CachePart::Unknown),
+    }
 }
 
 /// Returns the contents of a cache that an attention operator writes, from the index of the output.
-fn by_writer(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
+pub(super) fn by_writer(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
     let (_, slot) = graph.producer(cache.written)?;
     let of_attention = match (&cache.style, writer.domain(), writer.op_type()) {
         (WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention, ..) => true,
@@ -54,7 +59,7 @@ pub(super) fn by_reader(graph: &Graph<'_>, node: &Node<'_>, slot: usize) -> Opti
             _ => None,
         };
     }
-    if !is_product(node) || slot > 1 {
+    if !is_product(node) || slot > 1 || is_projection(graph, node, slot) {
         return None;
     }
     let other = node.input(if slot == 0 { 1 } else { 0 })?;

@@ -87,6 +87,7 @@ pub(super) fn masks<'m>(graph: &Graph<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask
             continue;
         }
         let read = (0..node.proto().input.len()).filter_map(|slot| Some((kind(slot)?, slot)));
+        let is_scores = |slot| part::is_product(node) && !passing::is_projection(graph, node, slot);
         // If a node reads both, its result is scores. The first scores are those that it masks.
         let result = match read.min() {
             Some((PerSlot::Score, slot)) => {
@@ -94,8 +95,10 @@ pub(super) fn masks<'m>(graph: &Graph<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask
                 let keeps = matches!(OnScores::from_node(node), Some(OnScores::Keeps | OnScores::Masks));
                 keeps.then_some(PerSlot::Score)
             }
-            Some(_) if part::is_product(node) => Some(PerSlot::Score),
-            Some((PerSlot::Key, _)) => passing::leads_to_product(node).then_some(PerSlot::Key),
+            Some((PerSlot::Key, slot)) if !is_scores(slot) => {
+                passing::leads_from_cache(graph, node, slot).then_some(PerSlot::Key)
+            }
+            Some(_) => Some(PerSlot::Score),
             None => None,
         };
         per_slot.extend(node.outputs().flat_map(|output| Some((output, result?))));

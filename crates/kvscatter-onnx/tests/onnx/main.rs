@@ -13,6 +13,7 @@ mod forms;
 mod fusion;
 mod fusion_lengths;
 mod fusion_work;
+mod latents;
 mod lower;
 mod masks;
 mod merged;

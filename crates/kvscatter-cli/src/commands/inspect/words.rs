@@ -17,6 +17,7 @@ pub(super) fn part(part: CachePart) -> &'static str {
         CachePart::Key => "keys",
         CachePart::Value => "values",
         CachePart::Both => "keys and values",
+        CachePart::Latent => "latents",
         CachePart::Unknown => "?",
     }
 }

@@ -26,6 +26,7 @@ mod masks;
 mod moves;
 mod operator;
 mod products;
+mod rows;
 mod sink;
 mod softmax;
 #[cfg(test)]
@@ -53,6 +54,14 @@ pub(in crate::convert) const IDIOMS: &[Idiom] = &[
         next: moves::moved,
     },
     Idiom { name: "a cache is split into keys and values", operators: &["Split"], next: moves::split },
+    Idiom { name: "rows are multiplied with weights", operators: &["MatMul"], next: rows::projected },
+    Idiom { name: "a constant is added to rows", operators: &["Add"], next: rows::biased },
+    Idiom {
+        name: "rows are normalised",
+        operators: &["RMSNormalization", "LayerNormalization"],
+        next: rows::normalised,
+    },
+    Idiom { name: "rows are joined", operators: &["Concat"], next: rows::joined },
     Idiom { name: "everything is multiplied", operators: &["Mul", "Div"], next: factors::scaled },
     Idiom { name: "scores are capped", operators: &["Tanh"], next: cap::capped },
     Idiom { name: "queries are multiplied with keys", operators: &["MatMul"], next: products::of_keys },

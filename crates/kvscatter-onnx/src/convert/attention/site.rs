@@ -65,7 +65,7 @@ pub(in crate::convert) struct CacheRead<'m> {
     /// The axis of the slots.
     pub(super) axis: usize,
     pub(in crate::convert) factors: Chain<Factor<'m>>,
-    /// Whether the cache contains nothing else. A cache may contain both keys and values.
+    /// Whether they are the whole cache. A cache may contain both keys and values, or latents.
     pub(in crate::convert) is_whole: bool,
 }
 
@@ -207,5 +207,10 @@ impl<'m> CacheRead<'m> {
     /// Returns a whole cache with its slots along this axis.
     pub(super) fn new(past: &'m str, axis: usize) -> Self {
         Self { past, axis, factors: Chain::default(), is_whole: true }
+    }
+
+    /// Returns what is a part of this, or is computed from it.
+    pub(super) fn part(&self) -> Self {
+        Self { is_whole: false, ..self.clone() }
     }
 }

@@ -78,6 +78,7 @@ pub(in crate::convert) struct Reading<'n, 'm> {
 
 /// A walk from all presents at once, in the order of the nodes.
 pub(in crate::convert) struct Walk<'w, 'm> {
+    pub(super) graph: &'w Graph<'m>,
     pub(super) fold: &'w mut Fold<'m>,
     pub(super) probe: &'w Probe,
     idioms: &'static [Idiom],
@@ -103,7 +104,7 @@ impl<'m> AttentionSites<'m> {
         idioms: &'static [Idiom],
     ) -> Result<Self, OnnxError> {
         let caches = &decoder.caches;
-        let mut walk = Walk { fold, probe, idioms, declined: None, sites: Self::default() };
+        let mut walk = Walk { graph, fold, probe, idioms, declined: None, sites: Self::default() };
         for cache in caches {
             walk.sites.states.insert(cache.written, State::Cache(CacheRead::new(cache.past, cache.axis)));
         }

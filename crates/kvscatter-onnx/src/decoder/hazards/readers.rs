@@ -7,7 +7,7 @@ use crate::decoder::cache::Cache;
 use crate::decoder::follow::follow;
 use crate::decoder::part::is_product;
 use crate::decoder::writer::{appends_nothing, appends_to};
-use crate::passing::{leads_to_product, passed_on};
+use crate::passing::{is_projection, leads_from_cache, passed_on};
 use crate::{Graph, Node};
 
 pub(super) fn find(graph: &Graph<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
@@ -52,7 +52,13 @@ fn of_present(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: 
     let mut named = BTreeSet::new();
     let followed = follow(graph, cache.written, (), |reader, slot, ()| {
         let slot = slot.filter(|_| !reader.reads_shape())?;
-        if !named.insert(reader.index()) || reads_as_attention(graph, reader, slot) {
+        if !named.insert(reader.index()) {
+            return None;
+        }
+        if is_projection(graph, reader, slot) {
+            return Some(());
+        }
+        if reads_as_attention(graph, reader, slot) {
             return None;
         }
         if slot == 0 && reader.is("TensorScatter") {
@@ -60,7 +66,9 @@ fn of_present(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: 
             hazards.push(Hazard::WrittenInTurn { past: cache.past.to_owned(), first, second });
             return None;
         }
-        if leads_to_product(reader) || passed_on(graph, reader).is_some() {
+        // This writes to a copy of the cache.
+        let overwrites = reader.is("ScatterND") && reader.input(0) == Some(cache.written);
+        if (!overwrites && leads_from_cache(graph, reader, slot)) || passed_on(graph, reader).is_some() {
             return Some(());
         }
         let (present, label) = (cache.present.to_owned(), reader.label());

@@ -49,5 +49,5 @@ pub(super) fn split<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> N
             return Ok(None);
         }
     }
-    Ok(Some(Next::States(State::Cache(CacheRead { is_whole: false, ..cache.clone() }))))
+    Ok(Some(Next::States(State::Cache(cache.part()))))
 }

@@ -10,7 +10,7 @@ use crate::fold::Fold;
 use crate::support::{Nodes, values};
 
 /// The text of nodes that follow the caches `k` and `v`. The queries are `q`, and `bias` and `visible` are masks.
-const FORMS: [&str; 4] = [
+const FORMS: [&str; 5] = [
     "scores = Tanh(Mul(MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]}), 0.5))
     weights = Softmax(Max(Where(visible, scores, low), low))
     y = MatMul(Where(IsNaN(weights), 0.0, weights), v)",
@@ -25,6 +25,10 @@ const FORMS: [&str; 4] = [
     y = MatMul(Softmax(Add(p, bias)), split.v)
     z = MatMul(Softmax(Add(MatMul(q, Transpose(v) {perm=[0, 1, 3, 2]}), bias)), v)",
     "y = Attention(q, k, v, bias)",
+    // Keys are computed from the rows of one cache, and have a part of the rows of another one.
+    "rows.of.k = LayerNormalization(Add(MatMul(k, 0.3[4, 2]), 0.1[2]), 0.5[2])
+    keys = Concat(rows.of.k, MatMul(v, 0.2[4, 2])) {axis=3}
+    y = MatMul(Softmax(Add(MatMul(q, Transpose(keys) {perm=[0, 1, 3, 2]}), bias)), v)",
 ];
 
 #[test]
