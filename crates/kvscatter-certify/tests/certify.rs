@@ -29,6 +29,24 @@ fn a_static_export_is_certified_with_and_without_its_original() {
     }
 }
 
+/// Its positions are those of all samples, so it runs one sample at a time.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn an_original_whose_caches_scatters_write_is_compared() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["torch-2.15-llama-static", "torchscript-2.15-llama-static"] {
+        let original = format!("decoders/{name}/model.onnx");
+        let path = folder.path().join(format!("{name}.onnx"));
+        let converted = convert(&Model::load(&testdata(&original)).unwrap(), 16).unwrap().model;
+        converted.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+        let options = CertifyOptions { model: path, ..options("", Some(&original)) };
+        let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
+        assert_verdict(&certificate, Verdict::Passed);
+        assert_eq!(certificate.second_opinion, SecondOpinion::OriginalInSameEngine);
+    }
+}
+
 /// The operator writes the caches in place too, but does not take every scenario.
 #[test]
 #[ignore = "needs ONNX Runtime"]

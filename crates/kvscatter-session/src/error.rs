@@ -72,6 +72,12 @@ pub enum SessionError {
         /// The reason, as text for the message.
         why: String,
     },
+    /// A scatter writes the cache, in the same slots of all samples.
+    #[error(
+        "{op_type} writes cache {input:?} of {capacity} slots, at the same position of all samples: kvscatter convert \
+         MODEL -o OUT --max-seq {capacity} makes TensorScatter of it, which sessions run"
+    )]
+    Scattered { input: String, op_type: String, capacity: usize },
     /// An input from an encoder has the layers, not the samples, as its first dimension.
     #[error(
         "input {input:?} from the encoder has the batch at axis {batch}: only inputs whose first axis is the batch are run"
@@ -586,8 +592,8 @@ mod tests {
     #[test]
     fn names_are_stable() {
         let names = "onnx saved tensor_too_large value_count byte_count input_type memory_limit \
-            not_static mixed_writers not_scattered encoder_stacked encoder_missing encoder_changed encoder_output \
-            encoder_output_missing encoder_shape encoder_input \
+            not_static mixed_writers not_scattered scattered encoder_stacked encoder_missing \
+            encoder_changed encoder_output encoder_output_missing encoder_shape encoder_input \
             encoder_texts encoder_length past_read cache_element \
             no_write_indices no_lengths ring_metadata ring_too_small no_logits input_unknown \
             embeddings state input_rank tokens_fixed size_open sizes_differ capacity_open \

@@ -82,6 +82,11 @@ impl Feed {
             Purpose::Tokens => (vec![batch, self.width], self.tokens(token)),
             Purpose::Embeddings { size } => return self.embeddings(port.element, size, token),
             Purpose::Positions => (vec![batch, self.width], self.positions()),
+            Purpose::SharedPositions => {
+                let first = self.samples.first().map_or(0, |sample| sample.start);
+                let count = if port.rank == 0 { 1 } else { self.width };
+                (vec![count; port.rank], (first..).map(int).take(count).collect())
+            }
             Purpose::Mask => (vec![batch, slots], self.mask(slots)),
             Purpose::LengthMask => (vec![batch, self.longest()], self.length_mask()),
             Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
@@ -258,6 +263,18 @@ mod tests {
         assert_eq!(shape(2, Purpose::SeqlensK), (vec![2, 1], vec![1, 4]));
         assert_eq!(shape(0, Purpose::TotalLength), (vec![], vec![5]));
         assert_eq!(shape(1, Purpose::TotalLength), (vec![1], vec![5]));
+        assert_eq!(shape(0, Purpose::SharedPositions), (vec![], vec![0]));
+        let later = Feed::next(&[3, 3], 2).tensor(
+            &FeedPort {
+                name: String::new(),
+                element: ElementType::Int64,
+                rank: 1,
+                purpose: Purpose::SharedPositions,
+            },
+            |_, _| 0,
+            8,
+        );
+        assert_eq!(later.unwrap().bytes(), [3_i64, 4].map(i64::to_le_bytes).concat());
         assert_eq!(shape(1, Purpose::WriteIndices), (vec![2], vec![0, 3]));
         assert_eq!(shape(1, Purpose::NonpadKvSeqlen), (vec![2], vec![2, 5]));
     }

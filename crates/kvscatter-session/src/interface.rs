@@ -131,6 +131,9 @@ pub enum Purpose {
     },
     /// The positions of the tokens, `[batch, tokens]`.
     Positions,
+    /// The position of the first new token, `[]`, or of each, `[tokens]`. All samples have the same positions, and a
+    /// step has no padding.
+    SharedPositions,
     /// The mask, `[batch, slots]`. It is 1 for slots that contain a token, and 0 for padding and unwritten
     /// slots.
     Mask,
@@ -184,7 +187,12 @@ impl Interface {
         let of_feeds = decoder
             .inputs
             .iter()
-            .filter(|input| !matches!(input.role, InputRole::Past(_) | InputRole::TotalSequenceLength))
+            .filter(|input| {
+                !matches!(
+                    input.role,
+                    InputRole::Past(_) | InputRole::TotalSequenceLength | InputRole::SharedPositions
+                )
+            })
             .map(|input| (input.value.name, known(&input.value, 0)));
         for (name, size) in of_caches.chain(of_feeds) {
             let Some(size) = size else { continue };
@@ -499,6 +507,7 @@ impl FeedPort {
                     .ok_or_else(|| SessionError::SizeOpen { input: value.name.to_owned(), axis: 2 })?,
             },
             InputRole::PositionIds => Purpose::Positions,
+            InputRole::SharedPositions => Purpose::SharedPositions,
             InputRole::AttentionMask => Purpose::Mask,
             InputRole::WriteIndices => Purpose::WriteIndices,
             InputRole::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
@@ -513,7 +522,7 @@ impl FeedPort {
             Purpose::Embeddings { .. } => &[3],
             Purpose::WriteIndices | Purpose::NonpadKvSeqlen => &[1],
             Purpose::SeqlensK => &[1, 2],
-            Purpose::TotalLength => &[0, 1],
+            Purpose::TotalLength | Purpose::SharedPositions => &[0, 1],
         };
         let rank = value.shape.as_ref().map_or(ranks.first().copied(), |shape| Some(shape.len()));
         match rank.filter(|rank| ranks.contains(rank)) {

@@ -31,6 +31,7 @@ impl Interface {
     /// Determines the inputs and outputs of a decoder, if one operator writes all caches in place.
     ///
     /// # Errors
+    /// - Returns [`SessionError::Scattered`] for a cache of a fixed size that a scatter writes.
     /// - Returns [`SessionError::NotScattered`] for a cache whose writer is not known.
     /// - Returns [`SessionError::NotStatic`] or [`SessionError::MixedWriters`] for caches that grow or are written by
     ///   different operators.
@@ -59,6 +60,12 @@ fn check_in_place(interface: &Interface) -> Result<(), SessionError> {
 
 /// Checks that known operators write all caches of a decoder.
 fn check_caches_known(decoder: &Decoder<'_>) -> Result<(), SessionError> {
+    for cache in decoder.caches.iter().filter(|cache| cache.is_scattered()) {
+        if let (Some(writer), Some(capacity)) = (cache.writer, cache.capacity().size()) {
+            let (input, op_type) = (cache.past.to_owned(), writer.op_type().to_owned());
+            return Err(SessionError::Scattered { input, op_type, capacity });
+        }
+    }
     if let Some((past, why)) = decoder.unknown() {
         return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
@@ -117,6 +124,7 @@ pub(crate) fn check_types(interface: &Interface, capacity: usize) -> Result<(), 
             Purpose::Tokens | Purpose::Embeddings { .. } => 0,
             Purpose::Mask | Purpose::LengthMask => 1,
             Purpose::Positions
+            | Purpose::SharedPositions
             | Purpose::WriteIndices
             | Purpose::NonpadKvSeqlen
             | Purpose::SeqlensK

@@ -133,7 +133,7 @@ impl Runner {
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
         let (ports, state_ports) = (&self.interface.caches, &self.interface.states);
         let (current, next) = states.of_run();
-        let batch = samples.as_ref().map_or_else(|| inputs_batch(inputs), Range::len);
+        let batch = samples.as_ref().map_or_else(|| self.samples_of(inputs), Range::len);
         let is_mask =
             |name: &str| self.interface.feeds.iter().any(|of| of.purpose == Purpose::Mask && of.name == name);
         let read = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
@@ -184,7 +184,14 @@ impl Runner {
             ..Step::default()
         };
         let ran = self.session.run(step)?;
-        logits(&self.interface, ran.returned, inputs_batch(inputs), width)
+        logits(&self.interface, ran.returned, self.samples_of(inputs), width)
+    }
+
+    /// Returns the number of samples whose tokens are fed.
+    fn samples_of(&self, inputs: &[(String, Tensor)]) -> usize {
+        let tokens = self.interface.feeds.iter().find(|feed| feed.purpose.is_tokens());
+        let tokens = tokens.and_then(|feed| inputs.iter().find(|(name, _)| *name == feed.name));
+        tokens.and_then(|(_, tensor)| tensor.shape().first().copied()).unwrap_or_default()
     }
 }
 
@@ -192,11 +199,6 @@ impl fmt::Debug for Runner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runner").field("interface", &self.interface).finish_non_exhaustive()
     }
-}
-
-/// Returns the first dimension of the inputs.
-fn inputs_batch(inputs: &[(String, Tensor)]) -> usize {
-    inputs.iter().find_map(|(_, tensor)| tensor.shape().first().copied()).unwrap_or_default()
 }
 
 fn logits(

@@ -178,6 +178,15 @@ fn missing_inputs_of_a_model_are_refused() {
     let options = SessionOptions::default();
     assert!(matches!(refused(GROWING, options), SessionError::NotStatic { .. }));
     assert!(matches!(refused(OPERATOR, options), SessionError::CapacityOpen));
+    // Its positions are those of all samples.
+    let scattered = refused("decoders/torch-2.15-llama-static", options);
+    assert!(
+        matches!(&scattered, SessionError::Scattered { capacity: 16, op_type, .. } if op_type == "ScatterND")
+    );
+    assert!(
+        scattered.to_string().contains("kvscatter convert MODEL -o OUT --max-seq 16 makes"),
+        "{scattered}"
+    );
     let refused = |options| refused(STATIC, options);
     let other = SessionOptions { capacity: Some(65), ..options };
     assert!(matches!(

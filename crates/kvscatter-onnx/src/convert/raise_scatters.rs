@@ -24,7 +24,7 @@ use super::pass::{Change, Subject, at_origin};
 use super::refusal::ConvertRefusal;
 use super::report::Report;
 use super::{caches, metadata, static_caches};
-use crate::decoder::Decoder;
+use crate::decoder::{Cache, Decoder};
 use crate::edit::{Editor, Origins};
 use crate::fold::{Budget, Fold};
 use crate::proto::set_metadata;
@@ -38,6 +38,7 @@ use write::Write;
 pub(super) fn raise_scatters(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, options, .. } = *subject;
     let max_seq = options.max_seq;
+    caches::each(decoder, |cache| differs(decoder, cache))?;
     caches::each(decoder, |cache| match cache.capacity().size() {
         Some(length) if cache.is_scattered() && length != max_seq => {
             Some(ConvertRefusal::PastFixed { past: cache.past.to_owned(), length, max_seq })
@@ -62,6 +63,20 @@ pub(super) fn raise_scatters(subject: &Subject<'_, '_>) -> Result<Option<Change>
     let change = Change::new(raised, origins).what(format!("{} caches", writes.len()));
     let change = change.proof(format!("slots and values of each sample in {compared} steps"));
     Ok(Some(Change { report: Some(report), ..change }))
+}
+
+/// Returns the refusal of a cache that has another capacity than the first one.
+fn differs(decoder: &Decoder<'_>, cache: &Cache<'_>) -> Option<ConvertRefusal> {
+    let mut scattered = decoder.caches.iter().filter(|cache| cache.is_scattered());
+    let first = scattered.next().filter(|_| cache.is_scattered())?;
+    let ([expected, length], other) = ([first, cache].map(|cache| cache.capacity().size()), first.past);
+    let (expected, length) = (expected?, length.filter(|&length| Some(length) != expected)?);
+    Some(ConvertRefusal::PastsDiffer {
+        past: cache.past.to_owned(),
+        length,
+        other: other.to_owned(),
+        expected,
+    })
 }
 
 /// Returns the decoder with `TensorScatter`, where its nodes come from, and the number of steps that were compared.

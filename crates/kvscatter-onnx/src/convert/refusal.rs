@@ -22,6 +22,13 @@ pub enum ConvertRefusal {
     /// The model declares a past with a fixed length other than `max_seq`.
     #[error("past {past:?} has a fixed length of {length}, which differs from max_seq = {max_seq}")]
     PastFixed { past: String, length: usize, max_seq: usize },
+    /// Scatters write caches of several sizes, as transformers' `StaticCache` has them for layers with windows. Their
+    /// export has the length of the past as a constant.
+    #[error(
+        "past {past:?} has a fixed length of {length}, and {other:?} of {expected}: scatters become TensorScatter if all \
+         caches have one length, as in a StaticCache of StaticLayer alone"
+    )]
+    PastsDiffer { past: String, length: usize, other: String, expected: usize },
     /// Every step has more new tokens than the cache has slots.
     #[error("every step has {new} new tokens, which do not fit into max_seq = {max_seq}")]
     NewTokens { new: usize, max_seq: usize },

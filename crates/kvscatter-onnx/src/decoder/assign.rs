@@ -12,6 +12,7 @@ use kvscatter::ElementType;
 use super::cache::Cache;
 use super::roles::{Input, InputRole, is_float, through, uses};
 use super::rotary;
+use super::shared_positions;
 use super::shown::{self, SlotMask, Trial};
 use super::state::State;
 use super::trace::{MAX_STEPS, Path};
@@ -54,12 +55,15 @@ pub(super) fn assign<'m>(
     let pasts: BTreeMap<_, _> = caches_by_name.chain(states_by_name).collect();
     let masks = shown::masks(graph, caches);
     let evidence = evidence(graph, &masks);
+    let shared = shared_positions::find(graph, &inputs, caches, logits);
+    let by_scatter = shared.map(|name| (name, InputRole::SharedPositions));
     let inputs = inputs.into_iter().map(|value| {
         let by_operator = evidence.get(value.name).and_then(|seen| seen.role).filter(|role| {
             // A mask of two dimensions may be of all tokens, or of each token and slot.
             *role != InputRole::AttentionMask || rank(&value) != Some(2)
         });
-        let role = pasts.get(value.name).copied().or(by_operator).unwrap_or(InputRole::Other);
+        let by_scatter = by_scatter.filter(|&(name, _)| name == value.name).map(|(_, role)| role);
+        let role = pasts.get(value.name).copied().or(by_scatter).or(by_operator).unwrap_or(InputRole::Other);
         Input { value, role }
     });
     let mut roles = Roles { inputs: inputs.collect(), evidence, none: Evidence::default() };

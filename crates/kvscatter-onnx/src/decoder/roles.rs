@@ -31,6 +31,7 @@ pub struct Input<'m> {
 ///   that attention shows to each token.
 /// - The attention mask hides exactly the slots in which it is 0, or its ones are counted as lengths.
 /// - The first slots or the lengths that operators take equal the numbers of the input.
+/// - Shared positions are the only input from which scatters compute their slots, and have no number for each sample.
 ///
 /// The slots that attention shows are evaluated in a small step. Such a proof fails if a mask that is computed from the
 /// input cannot be evaluated, for example if it also depends on another input without a role. Any other input is
@@ -46,6 +47,9 @@ pub enum InputRole {
     AttentionMask,
     /// The position of each token in its sequence.
     PositionIds,
+    /// The position of the first new token, or of each, `[]` or `[new]`, which all samples share. Scatters compute
+    /// their slots from it, as in exports with transformers' `StaticCache`.
+    SharedPositions,
     /// The token ids.
     TokenIds,
     /// The embeddings of the tokens, `[batch, new, hidden size]`, which some decoders take in place of token ids.

@@ -23,7 +23,7 @@ const DEFAULT_MAX_SEQ: usize = 4096;
 /// How a model is made ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrepareOptions {
-    /// Whether a model whose caches grow is converted. It otherwise runs as it was exported.
+    /// Whether a model whose caches grow, or are written by scatters, is converted. It otherwise runs as it was exported.
     pub convert: bool,
     /// The slots of each sample in a conversion. The default is the number of tokens that the model supports, and at
     /// most 4096.
@@ -78,8 +78,8 @@ pub enum Preparation {
 }
 
 impl ModelSource {
-    /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` writes them,
-    /// that is a conversion. It is made at the first call and used again later, as the [module](super) describes.
+    /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` or scatters write
+    /// them, that is a conversion. It is made at the first call and used again later, as the [module](super) describes.
     ///
     /// A model with static caches runs as it is unless the options name a type of caches, and so does every model if
     /// [`PrepareOptions::convert`] is `false`.
@@ -116,8 +116,8 @@ impl ModelSource {
             return Ok((Some(kept.model), Preparation::Reused { max_seq: kept.max_seq }));
         }
         let model = Model::read(&self.model, &bytes, stamp)?;
-        let fixed = fixed_slots(&model).in_file(&self.model)?;
-        if fixed.is_some() && options.cache_type.is_none() {
+        let caches = CachesBefore::of(&model).in_file(&self.model)?;
+        if matches!(caches, CachesBefore::Static(_)) && options.cache_type.is_none() {
             return Ok((None, Preparation::AsItIs));
         }
         let (asked, root) = (asked?, root?);
@@ -127,10 +127,10 @@ impl ModelSource {
         let exactly = |options: ConvertOptions| {
             convert::convert(&model, options).map(|converted| (options.max_seq, converted))
         };
-        let (max_seq, converted) = match (asked, fixed) {
+        let (max_seq, converted) = match (asked, caches) {
             ((options, false), _) => exactly(options),
-            ((_, true), Some(fixed)) => exactly(to(fixed)),
-            ((options, true), None) => convert::near(&model, options),
+            ((_, true), CachesBefore::Static(fixed) | CachesBefore::Scattered(fixed)) => exactly(to(fixed)),
+            ((options, true), CachesBefore::Growing) => convert::near(&model, options),
         }
         .map_err(|cause| ConvertError::NotConverted { cause: Box::new(cause) })
         .in_file(&self.model)?;
@@ -154,17 +154,33 @@ pub fn default_max_seq(folder: &Path) -> Result<usize, OnnxError> {
     }
 }
 
-/// Returns the most slots that a cache of a decoder has, or `None` if caches grow.
-fn fixed_slots(model: &Model) -> Result<Option<usize>, OnnxError> {
-    if merged::unmerge(model)?.is_some() {
-        return Ok(None);
+/// The caches of a model before a conversion. The number is the most slots that a cache has.
+enum CachesBefore {
+    Growing,
+    /// Scatters write caches of a fixed size, at one position of all samples.
+    Scattered(usize),
+    Static(usize),
+}
+
+impl CachesBefore {
+    fn of(model: &Model) -> Result<Self, OnnxError> {
+        if merged::unmerge(model)?.is_some() {
+            return Ok(Self::Growing);
+        }
+        let graph = model.graph()?;
+        let caches = Decoder::from_graph(&graph)?.caches;
+        if caches.iter().any(|cache| cache.style.growth().is_some()) {
+            return Ok(Self::Growing);
+        }
+        let linear = || caches.iter().filter(|cache| !cache.is_ring());
+        if caches.iter().all(decoder::Cache::is_scattered) {
+            return Ok(linear()
+                .find_map(|cache| cache.capacity().size())
+                .map_or(Self::Growing, Self::Scattered));
+        }
+        let most = linear().filter_map(decoder::Cache::fixed_capacity).max();
+        Ok(Self::Static(most.unwrap_or(UNLIMITED)))
     }
-    let graph = model.graph()?;
-    let caches = Decoder::from_graph(&graph)?.caches;
-    let grows = caches.iter().any(|cache| cache.style.growth().is_some());
-    let linear =
-        caches.iter().filter(|cache| !cache.is_ring()).filter_map(decoder::Cache::fixed_capacity).max();
-    Ok((!grows).then(|| linear.unwrap_or(UNLIMITED)))
 }
 
 impl fmt::Display for Prepared {

@@ -86,6 +86,36 @@ fn other_capacities_than_that_of_the_model_are_refused() {
     }
 }
 
+/// transformers' `StaticCache` has smaller caches in layers with windows.
+#[test]
+fn caches_of_several_capacities_are_refused_whatever_the_slots_are() {
+    let mut model = decoder(INDICES, SCATTER);
+    let short = "narrow = ScatterElements(window, index, rows) {axis=2}";
+    let [past, present] = ["window", "narrow"].map(|name| format!("{name}: float[batch, 2, 4, 4]"));
+    extend(&mut model, &past, short, &present);
+    for max_seq in [4, CAPACITY] {
+        let (past, other) = ("window".to_owned(), "past".to_owned());
+        let expected = ConvertRefusal::PastsDiffer { past, length: 4, other, expected: CAPACITY };
+        assert_eq!(refusal(&model, max_seq), expected);
+    }
+}
+
+#[test]
+fn positions_of_all_samples_have_their_role() {
+    for (at, role) in [
+        ("int64[]", InputRole::SharedPositions),
+        ("int64[new]", InputRole::SharedPositions),
+        ("int64[batch]", InputRole::Other),
+        ("float[]", InputRole::Other),
+    ] {
+        let model = fed(at, "positions = Cast(at) {to=int64}", INDICES, SCATTER);
+        let graph = model.graph().unwrap();
+        let decoder = Decoder::from_graph(&graph).unwrap();
+        let found = decoder.inputs.iter().find(|input| input.value.name == "at").unwrap();
+        assert_eq!(found.role, role, "{at}");
+    }
+}
+
 #[test]
 fn every_form_of_a_scatter_is_converted() {
     let negative = "present = ScatterElements(past, index, rows) {axis=-2, reduction=\"none\"}";
@@ -109,6 +139,9 @@ fn positions_of_every_form_become_those_of_each_sample() {
         ("int32[new]", "positions = Cast(at) {to=int64}"),
         ("int64[]", &*from_first),
         ("int64[1]", &*from_first),
+        // `TorchExportableModuleWithStaticCache` takes the first one.
+        ("int64[new]", &*format!("positions = Add(Gather(at, 0), {steps})")),
+        ("int64[new]", &*format!("positions = Add(Slice(at, [0], [1]), {steps})")),
         ("int64[new]", &*format!("positions = Sub(Add(at, {steps}), Range(0, Squeeze(Shape(at)), 1))")),
     ] {
         let converted = convert(&fed(at, positions, "", ROWS), CAPACITY);

@@ -271,6 +271,20 @@ fn a_static_model_runs_as_it_is_and_needs_no_folder_for_conversions() {
 }
 
 #[test]
+fn a_model_whose_caches_scatters_write_is_converted_to_its_own_slots() {
+    let scene = Scene::new("decoders/torch-2.15-llama-static", "{}");
+    let prepared = scene.prepare();
+    assert!(matches!(prepared.what, Preparation::Converted { max_seq: 16, .. }), "{:?}", prepared.what);
+    assert_eq!(capacity(&prepared.model), Some(16));
+    scene.reuses();
+    let exported = scene.prepare_with(&PrepareOptions { convert: false, ..scene.options() }).unwrap();
+    assert_eq!(exported.what, Preparation::AsItIs);
+    let other = scene.prepare_with(&PrepareOptions { max_seq: Some(32), ..scene.options() }).unwrap_err();
+    let text = other.to_string();
+    assert!(text.contains("has a fixed length of 16, which differs from max_seq = 32"), "{text}");
+}
+
+#[test]
 fn each_type_of_caches_has_a_conversion() {
     let scene = Scene::gqa();
     let plain = scene.converts();

@@ -28,6 +28,7 @@ pub(super) fn role(input: &Input<'_>) -> &'static str {
         InputRole::State(_) => "state",
         InputRole::AttentionMask => "attention mask",
         InputRole::PositionIds => "position ids",
+        InputRole::SharedPositions => "positions of all samples",
         InputRole::TokenIds => "token ids",
         InputRole::Embeddings => "embeddings",
         InputRole::WriteIndices => "write_indices",

@@ -74,13 +74,36 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
         };
         let [all, zeros] = [all, zeros].map(|value| self.editor.cast(&value, ElementType::Int64, element));
         self.values.insert(name, all);
+        let first = self.editor.cast(starts, ElementType::Int64, element);
         for node in self.graph.nodes() {
             if node.proto().input.iter().any(|name| self.values.contains_key(name.as_str())) {
-                self.node(node)?;
+                match self.first_position(node, &first)? {
+                    Some((output, value)) => _ = self.values.insert(output, value),
+                    None => self.node(node)?,
+                }
             }
         }
         self.editor.replace_uses(name, &zeros);
         Ok(self.operands)
+    }
+
+    /// Returns what a node takes out of the positions if that is only the first of them, with its value for the samples.
+    fn first_position(
+        &mut self,
+        node: &Node<'m>,
+        first: &str,
+    ) -> Result<Option<(&'m str, String)>, OnnxError> {
+        let is_taken = (node.is("Gather") || node.is("Slice"))
+            && node.input(0) == Some(self.setting.positions.name)
+            && self.setting.positions.count.is_some();
+        let Some(output) = node.output(0).filter(|_| is_taken) else { return Ok(None) };
+        // The positions of the evaluated step begin at 0.
+        let taken = self.before.value(output).ok();
+        let rank = taken.filter(|taken| taken.as_ints() == Some(&[0])).map(|taken| taken.shape.len());
+        let Some(rank) = rank else { return Ok(None) };
+        self.editor.at(node.index());
+        let value = self.unsqueezed(first, &(1..=rank).collect::<Vec<_>>())?;
+        Ok(Some((output, value)))
     }
 
     fn node(&mut self, node: &Node<'m>) -> Result<(), OnnxError> {

@@ -1,13 +1,11 @@
 //! The steps in which both decoders are evaluated.
 
-use std::collections::BTreeSet;
-
 use kvscatter::ElementType;
 
 use super::write::Write;
 use crate::convert::equivalence::Sample;
 use crate::convert::probe::{Inputs, Probe, SAMPLES, UNUSUAL_SAMPLES};
-use crate::decoder::{self, Decoder, InputRole};
+use crate::decoder::{self, Decoder, InputRole, source_of_slots};
 use crate::fold::{Fold, Value, signed};
 use crate::{Dimension, Graph, OnnxError, ValueInfo};
 
@@ -40,29 +38,16 @@ pub(super) struct Step {
 impl<'m> Positions<'m> {
     /// Finds the only input from whose elements the indices are computed.
     fn find(graph: &Graph<'m>, decoder: &Decoder<'m>, index: &'m str) -> Option<Self> {
-        let (mut seen, mut open, mut found) = (BTreeSet::new(), vec![index], BTreeSet::new());
-        while let Some(value) = open.pop() {
-            match graph.producer(value) {
-                _ if !seen.insert(value) => {}
-                // A shape contains no elements.
-                Some((node, _)) if node.is("Shape") => {}
-                Some((node, _)) => open.extend(node.reads()),
-                None => found.extend(graph.is_input(value).then_some(value)),
-            }
-        }
-        let only = found.pop_first().filter(|_| found.is_empty())?;
+        let only = source_of_slots(graph, index)?;
         let input = decoder.inputs.iter().find(|input| input.value.name == only)?;
         let ValueInfo { name, element, ref shape } = input.value;
-        let (count, are_shared) = match shape.as_deref()? {
-            [] => (None, true),
-            &[count] => {
-                let batch = decoder.caches.first()?.past_shape.first();
-                let tokens = tokens(decoder).and_then(|tokens| tokens.shape.as_ref()?.get(1));
-                (Some(count), Some(&count) != batch || Some(&count) == tokens)
-            }
+        let count = match shape.as_deref()? {
+            [] => None,
+            &[count] => Some(count),
             _ => return None,
         };
         let is_integer = matches!(element, ElementType::Int64 | ElementType::Int32);
+        let are_shared = input.role == InputRole::SharedPositions;
         is_integer.then_some(Self { name, element, count, are_shared })
     }
 }
