@@ -1,6 +1,8 @@
 """Makes checkpoints with random weights, from which every exporter exports."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from families import Family
@@ -10,6 +12,8 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -20,24 +24,38 @@ DEVIATION = 0.2
 TIED_DEVIATION = 0.05
 # Norms and biases vary too, so that an export that drops them is noticed.
 SMALL_DEVIATION = 0.1
+# Cross attention gives every token nearly the same result. Sharper attention keeps the texts from one repeated token.
+SHARPER = 3
+SHARP = re.compile(r"(q_proj|k_proj|\.q|\.k|relative_attention_bias)\.weight$")
 
 
 def make_model(family: Family, seed: int) -> PreTrainedModel:
     """Returns the family's model in float32 with random weights."""
     config = AutoConfig.for_model(family.model_type, **family.settings)
     torch.manual_seed(seed)
-    models = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model = models.from_config(config, attn_implementation="eager").float().eval()
+    model = _models(family, config).from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
-        for weight in model.parameters():
+        for name, weight in model.named_parameters():
+            # Sinusoidal positions are made again when a checkpoint is loaded.
+            if not weight.requires_grad:
+                continue
             if weight.dim() >= 2:
-                weight.normal_(0, DEVIATION)
+                is_sharp = family.has_encoder and SHARP.search(name)
+                weight.normal_(0, DEVIATION * SHARPER if is_sharp else DEVIATION)
             else:
                 weight.add_(torch.randn_like(weight) * SMALL_DEVIATION)
         if config.tie_word_embeddings:
             model.get_input_embeddings().weight.normal_(0, TIED_DEVIATION)
     model.config.architectures = [type(model).__name__]
     return model
+
+
+def _models(family: Family, config: PretrainedConfig) -> Any:
+    """Returns the class of transformers that makes the family's model."""
+    if not family.has_encoder:
+        return AutoModelForCausalLM
+    is_speech = type(config) in AutoModelForSpeechSeq2Seq._model_mapping
+    return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
 
 
 def save(model: PreTrainedModel, folder: Path) -> None:

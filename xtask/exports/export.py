@@ -22,6 +22,8 @@ from exporters import EXPORTERS, Export, Exporter
 from families import families
 
 SECONDS = 240
+# What an export needs beside its decoder. Exporters that start from another export do not write them again.
+BESIDE = ("config.json", "encoder_model.onnx", "decoder_model.onnx")
 
 
 def export(exporter: Exporter, source: Path, folder: Path) -> None:
@@ -51,8 +53,9 @@ def _isolated(function: Export, source: Path, folder: Path) -> None:
         os.dup2(log.fileno(), 2)
         try:
             function(source, folder)
-            if not (folder / "config.json").exists():
-                shutil.copy(source / "config.json", folder)
+            for name in BESIDE:
+                if (source / name).exists() and not (folder / name).exists():
+                    shutil.copy(source / name, folder)
             _write(folder, None if (folder / "model.onnx").exists() else "no model.onnx was written")
         except BaseException as error:
             traceback.print_exc()
@@ -88,7 +91,7 @@ def main() -> None:
     for family in families(given.only):
         source = given.root / exporter.source / family.name
         folder = given.root / exporter.name / family.name
-        if given.reuse and (folder / "status.json").exists():
+        if not exporter.takes(family) or (given.reuse and (folder / "status.json").exists()):
             continue
         if (source / "reference.json").exists() or (source / "model.onnx").exists():
             export(exporter, source, folder)

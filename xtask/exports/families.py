@@ -18,6 +18,11 @@ class Family:
     """The environment whose transformers makes the checkpoint and the reference."""
     settings: dict[str, Any]
 
+    @property
+    def has_encoder(self) -> bool:
+        """Whether it is an encoder-decoder."""
+        return "decoder_start_token_id" in self.settings
+
 
 def families(only: list[str] | None = None) -> list[Family]:
     """Returns the families of the table, or those that `only` names."""

@@ -104,6 +104,8 @@ def cell(results: dict[str, Any] | None, notes: Notes) -> str:
 
 def together(marks: dict[str, str]) -> str:
     """Returns the marks of an exporter's variants: the most frequent one, and the variants with others."""
+    if not marks:
+        return ""
     variants: dict[str, list[str]] = {}
     for variant, mark in marks.items():
         variants.setdefault(mark, []).append(variant)
@@ -151,6 +153,7 @@ def page(root: Path) -> str:
             tool: {
                 name.removeprefix(tool).lstrip("-") or "plain": cell(results.get((name, family.name)), notes)
                 for name in names
+                if (name, family.name) in results
             }
             for tool, names in variants.items()
         }

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from families import Family
+
 Export = Callable[[Path, Path], None]
 
 
@@ -22,11 +24,17 @@ class Exporter:
     """The numbers of its weights: float32, float16, 4-bit or 8-bit."""
     source: str = "checkpoints"
     """The folder that it exports from: `checkpoints`, or the exports of another exporter."""
+    only_encoders: bool = False
+    """Whether it makes a form that only encoder-decoders have."""
 
     def load(self) -> Export:
         """Imports the function, with the packages that it needs."""
         module, function = self.function.split(".")
         return getattr(import_module(f"exporters.{module}"), function)
+
+    def takes(self, family: Family) -> bool:
+        """Returns whether the family has the form that it makes."""
+        return family.has_encoder or not self.only_encoders
 
 
 EXPORTERS = [
@@ -39,6 +47,7 @@ EXPORTERS = [
     Exporter("optimum", "optimum_onnx.plain"),
     Exporter("optimum-fp16", "optimum_onnx.fp16", numbers="float16"),
     Exporter("optimum-fused", "optimum_onnx.fused"),
+    Exporter("optimum-merged", "processed.merged", source="optimum", only_encoders=True),
     Exporter("optimum-ort", "processed.optimised", source="optimum"),
     Exporter("optimum-4bit", "processed.four_bits", numbers="4-bit", source="optimum"),
     Exporter("optimum-int8", "processed.eight_bits", numbers="8-bit", source="optimum"),

@@ -4,9 +4,12 @@ import inspect
 from pathlib import Path
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionLayer
+
+from exporters import dynamo_encoder
 
 # The example has more than one of everything, because the exporter treats 1 as constant.
 BATCH, TOKENS, PAST = 2, 3, 5
@@ -55,8 +58,12 @@ def opset24(checkpoint: Path, folder: Path) -> None:
 
 def _export(checkpoint: Path, folder: Path, opset: int) -> None:
     """Exports in float32."""
-    if AutoConfig.from_pretrained(checkpoint).is_encoder_decoder:
-        raise NotImplementedError("encoder-decoders are not currently supported")
+    config = AutoConfig.from_pretrained(checkpoint)
+    if config.is_encoder_decoder:
+        architecture = getattr(transformers, config.architectures[0])
+        return dynamo_encoder.export(
+            architecture.from_pretrained(checkpoint).float().eval(), checkpoint, folder, opset
+        )
     # The usual implementation of experts has an operator for which the exporter knows nothing in ONNX.
     model = AutoModelForCausalLM.from_pretrained(checkpoint, experts_implementation="batched_mm")
     model = model.float().eval()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from optimum.exporters.onnx import main_export
+from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
 
 def plain(checkpoint: Path, folder: Path) -> None:
@@ -32,8 +33,10 @@ def _export(checkpoint: Path, folder: Path, **options: Any) -> None:
     if "local_files_only" in inspect.signature(main_export).parameters:
         options["local_files_only"] = True
     task = "text-generation-with-past"
-    if json.loads((checkpoint / "config.json").read_text()).get("is_encoder_decoder"):
-        task, options["no_post_process"] = "text2text-generation-with-past", True
+    config = json.loads((checkpoint / "config.json").read_text())
+    if config.get("is_encoder_decoder"):
+        is_speech = config["model_type"] in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+        task = ("automatic-speech-recognition" if is_speech else "text2text-generation") + "-with-past"
     # Each model is compared with transformers later, over more steps.
     main_export(str(checkpoint), str(folder), task=task, do_validation=False, **options)
     decoder = folder / "decoder_with_past_model.onnx"

@@ -1,11 +1,17 @@
 """Other forms of another exporter's models, as ONNX Runtime and its tools make them."""
 
+import shutil
 from pathlib import Path
 
 import onnx
 import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+
+def merged(source: Path, folder: Path) -> None:
+    """Takes the decoder whose `If` runs with and without caches."""
+    shutil.copy(source / "decoder_model_merged.onnx", folder / "model.onnx")
 
 
 def four_bits(source: Path, folder: Path) -> None:
