@@ -20,13 +20,17 @@ class Encoder:
 
     def encode(self, inputs: Arrays, prompt: list[int]) -> Arrays:
         """Returns the inputs of the decoder that do not change between its steps."""
-        encoded = self._encoder.run(inputs)
+        # The builder of onnxruntime-genai has another name for the features.
+        features = {"audio_features": inputs.get("input_features")}
+        encoded = self._encoder.run(inputs | features)
         hidden = next(
             array for name, array in encoded.items() if name.endswith(("hidden_state", "hidden_states"))
         )
         fixed = {"encoder_hidden_states": hidden}
-        if "attention_mask" in inputs:
-            fixed["encoder_attention_mask"] = inputs["attention_mask"]
+        # An encoder that shortens its input can return the shorter mask.
+        mask = encoded.get("encoder_attention_mask", inputs.get("attention_mask"))
+        if mask is not None:
+            fixed["encoder_attention_mask"] = mask
         caches = _cross(encoded) or _cross(self._run_first(fixed, prompt))
         return (
             fixed | {"use_cache_branch": [True]} | {name: caches[place(name)] for name in self._decoder.cross}

@@ -48,6 +48,7 @@ class Graph:
         length = read + len(tokens)
         values = {
             "input_ids": [tokens],
+            "decoder_input_ids": [tokens],
             "attention_mask": np.ones((1, length)),
             "position_ids": np.arange(read, length)[None],
             "write_indices": [read],

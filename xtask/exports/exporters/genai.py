@@ -33,3 +33,7 @@ def _build(checkpoint: Path, folder: Path, precision: str, provider: str, *more:
     sys.argv = ["builder", *(str(word) for option in options.items() for word in option), *more]
     runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
     shutil.rmtree(cache, ignore_errors=True)
+    # An encoder-decoder is two models.
+    for name, model in {"encoder": "encoder_model", "decoder": "model"}.items():
+        if (folder / f"{name}.onnx").exists():
+            (folder / f"{name}.onnx").rename(folder / f"{model}.onnx")
