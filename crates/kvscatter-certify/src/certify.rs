@@ -18,6 +18,7 @@ use crate::certificate::{
 };
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::ScenarioSetting;
+use crate::drive::texts::Texts;
 use crate::drive::values::can_paint;
 use crate::evidence::logits::{Tolerance, divergence_limit};
 use crate::evidence::narrow::{self, NarrowCache};
@@ -173,11 +174,13 @@ fn expected(
             // The original may be static too, with another capacity.
             let capacity = original_capacity(interface, setting.capacity)?;
             let mut runner = Runner::new(engine.load(file, options.load_options())?, interface.clone());
-            let original = Reference::new(&mut runner, capacity, false, most_tokens);
+            let texts = Texts { seed: options.seed };
+            let original = Reference::new(&mut runner, capacity, false, most_tokens, texts);
             Ok((sequences(original, setting, options.seed)?, LogitsReference::Original))
         }
         None => {
-            let alone = Reference::new(runner, setting.capacity, true, most_tokens);
+            let texts = Texts { seed: options.seed };
+            let alone = Reference::new(runner, setting.capacity, true, most_tokens, texts);
             Ok((sequences(alone, setting, options.seed)?, LogitsReference::UnaliasedRun))
         }
     }

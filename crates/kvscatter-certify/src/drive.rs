@@ -3,4 +3,5 @@
 pub(crate) mod reference;
 pub(crate) mod rings;
 pub(crate) mod scenarios;
+pub(crate) mod texts;
 pub(crate) mod values;

@@ -24,9 +24,9 @@ pub use error::EncoderError;
 /// Returns an encoder with one output for each input of `decoder` that an encoder computes, under the name of the input.
 ///
 /// An output of the encoder itself is used if it has the name of the input, apart from words such as `past` and
-/// `present`. The states of the encoder become the decoder's states, and its mask of tokens becomes the decoder's mask.
-/// Keys and values that the encoder does not compute are computed by the nodes of `first`, the decoder of the first step
-/// or a merged decoder. If the encoder has no mask, the decoder's mask has no output.
+/// `present`. The states of the encoder become the decoder's states. Keys and values that the encoder does not compute
+/// are computed by the nodes of `first`, the decoder of the first step or a merged decoder. If the decoder's mask is an
+/// input of the encoder, it has no output.
 ///
 /// # Errors
 /// * Returns [`EncoderError`] if the models do not belong together, or keep weights in different folders.
@@ -250,7 +250,10 @@ fn write_outputs(
     let graph = model.graph.get_or_insert_default();
     graph.output.clear();
     for (input, _) in wanted {
-        let Some(source) = sources.get(input.name) else { continue };
+        // The mask may be an input of the encoder, which its caller has.
+        let is_input =
+            |source: &&String| graph.input.iter().any(|input| input.name.as_ref() == Some(*source));
+        let Some(source) = sources.get(input.name).filter(|source| !is_input(source)) else { continue };
         if source != input.name {
             let node = NewNode::cast(source, input.element).outputs(&[input.name]);
             let node = node.into_proto(&mut Names::of_graph(graph));

@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
+use crate::engine::Session;
 use crate::error::SessionError;
 use crate::interface::{EncoderPort, Interface};
 use crate::memory_report::bytes;
 use crate::rows::Rows;
-use crate::runner::Runner;
 use crate::sample::Sample;
 use crate::tensor::Tensor;
 
@@ -19,8 +19,8 @@ pub struct EncoderInputs {
     ports: Vec<EncoderPort>,
     /// The name and the tensor of each input, `[batch, …, length, …]`. There are none before the first text.
     tensors: Vec<(String, Tensor)>,
-    /// The number of positions for which the tensors have room.
-    length: usize,
+    /// The number of positions for which each tensor has room.
+    lengths: Vec<usize>,
     /// The text whose inputs each batch index has.
     texts: Vec<Option<Text>>,
     /// Whether the sample at a batch index attends to the text there.
@@ -32,11 +32,11 @@ pub struct EncoderInputs {
 }
 
 /// A text that an encoder has read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Text {
     number: usize,
-    /// The number of its positions.
-    length: usize,
+    /// The number of its positions in each input. A mask may mark the positions before the encoder shortens them.
+    lengths: Vec<usize>,
 }
 
 impl EncoderInputs {
@@ -86,50 +86,50 @@ impl EncoderInputs {
     /// - Returns [`SessionError::MemoryLimit`] or [`SessionError::TensorTooLarge`] if there is no memory.
     pub fn set(
         &mut self,
-        runner: &Runner,
+        session: &dyn Session,
         batch_index: usize,
         outputs: &[(&str, &Tensor)],
     ) -> Result<(), SessionError> {
-        let length = text_length(&self.ports, outputs)?;
-        self.make_room(runner, batch_index, length)?;
-        for (port, (_, tensor)) in self.ports.iter().zip(&mut self.tensors) {
-            let rows = Rows::of_encoder(port, self.length);
-            zero(tensor, rows, batch_index, length..self.length);
+        let lengths = text_lengths(&self.ports, outputs)?;
+        self.make_room(session, batch_index, &lengths)?;
+        let ports = self.ports.iter().zip(lengths.iter().zip(&self.lengths));
+        for ((port, (&length, &room)), (_, tensor)) in ports.zip(&mut self.tensors) {
+            let rows = Rows::of_encoder(port, room);
+            zero(tensor, rows, batch_index, length..room);
             match outputs.iter().find(|(name, _)| *name == port.name) {
                 Some((_, output)) => {
                     copy(output, (Rows::of_encoder(port, length), 0), tensor, (rows, batch_index), length)
                 }
                 None => {
-                    let first = batch_index * self.length;
+                    let first = batch_index * room;
                     tensor.fill(first..first + length, 1)?;
                 }
             }
         }
         self.count += 1;
-        let text = Text { number: self.count, length };
-        self.texts.get_mut(batch_index).into_iter().for_each(|of| *of = Some(text));
-        self.is_given.get_mut(batch_index).into_iter().for_each(|given| *given = true);
+        let text = Text { number: self.count, lengths };
+        self.give(batch_index, text);
         Ok(())
     }
 
     /// Gives a sample the inputs of another one. Copies nothing if its batch index has them already.
     pub(crate) fn copy_sample(&mut self, from: usize, to: usize) {
-        let Some(&Some(text)) = self.texts.get(from).filter(|_| self.has(from)) else { return };
-        if self.texts.get(to) != Some(&Some(text)) {
-            for (port, (_, tensor)) in self.ports.iter().zip(&mut self.tensors) {
-                let rows = Rows::of_encoder(port, self.length);
-                let runs = rows.runs(from, 0..self.length).zip(rows.runs(to, 0..self.length));
+        let Some(Some(text)) = self.texts.get(from).filter(|_| self.has(from)).cloned() else { return };
+        if self.texts.get(to).and_then(Option::as_ref) != Some(&text) {
+            for ((port, &room), (_, tensor)) in self.ports.iter().zip(&self.lengths).zip(&mut self.tensors) {
+                let rows = Rows::of_encoder(port, room);
+                let runs = rows.runs(from, 0..room).zip(rows.runs(to, 0..room));
                 runs.for_each(|(from, to)| tensor.bytes_mut().copy_within(from, to.start));
             }
         }
-        self.texts.get_mut(to).into_iter().for_each(|of| *of = Some(text));
-        self.is_given.get_mut(to).into_iter().for_each(|given| *given = true);
+        self.give(to, text);
     }
 
-    /// Returns the inputs, and the number of positions that a sample has in them.
-    pub(crate) fn of_sample(&self, batch_index: usize) -> (&[EncoderPort], usize) {
-        let text = self.texts.get(batch_index).copied().flatten().filter(|_| self.has(batch_index));
-        (&self.ports, text.map_or(0, |text| text.length))
+    /// Returns each input, and the number of positions that a sample has in it. There are none if the sample has no
+    /// text.
+    pub(crate) fn of_sample(&self, batch_index: usize) -> impl Iterator<Item = (&EncoderPort, usize)> {
+        let text = self.texts.get(batch_index).and_then(Option::as_ref).filter(|_| self.has(batch_index));
+        self.ports.iter().zip(text.map_or(&[][..], |text| &text.lengths).iter().copied())
     }
 
     /// Calls a function with the positions of a sample in the input with this index, in order.
@@ -139,34 +139,54 @@ impl EncoderInputs {
         batch_index: usize,
         visit: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (_, length) = self.of_sample(batch_index);
-        let (Some(port), Some((_, tensor))) = (self.ports.get(input), self.tensors.get(input)) else {
+        let (Some((port, length)), Some((_, tensor)), Some(&room)) =
+            (self.of_sample(batch_index).nth(input), self.tensors.get(input), self.lengths.get(input))
+        else {
             return Ok(());
         };
-        let mut runs = Rows::of_encoder(port, self.length).runs(batch_index, 0..length);
+        let mut runs = Rows::of_encoder(port, room).runs(batch_index, 0..length);
         runs.try_for_each(|run| visit(tensor.bytes().get(run).unwrap_or_default()))
+    }
+
+    /// Records the text that a sample attends to from now on.
+    fn give(&mut self, batch_index: usize, text: Text) {
+        if let (Some(of), Some(is_given)) =
+            (self.texts.get_mut(batch_index), self.is_given.get_mut(batch_index))
+        {
+            (*of, *is_given) = (Some(text), true);
+        }
     }
 
     fn has(&self, batch_index: usize) -> bool {
         self.is_given.get(batch_index).copied().unwrap_or_default()
     }
 
-    /// Makes the tensors as long as the longest text of the batch, which is `length` for one of the samples.
-    fn make_room(&mut self, runner: &Runner, batch_index: usize, length: usize) -> Result<(), SessionError> {
+    /// Makes the tensors as long as the longest text of the batch. One of the samples has a text of these lengths.
+    fn make_room(
+        &mut self,
+        session: &dyn Session,
+        batch_index: usize,
+        lengths: &[usize],
+    ) -> Result<(), SessionError> {
         let others = self.texts.iter().enumerate();
         let others = others.filter(|(index, _)| *index != batch_index && self.has(*index));
-        let longest = others.filter_map(|(_, text)| Some(text.as_ref()?.length)).max();
-        if let (Some(expected), Some(port), false) =
-            (longest.filter(|expected| *expected != length), self.ports.first(), self.has_mask())
-        {
-            return Err(SessionError::EncoderLength { input: port.name.clone(), got: length, expected });
+        let mut needed = lengths.to_vec();
+        for (_, text) in others {
+            let of_text = text.iter().flat_map(|text| &text.lengths);
+            for ((port, needed), &expected) in self.ports.iter().zip(&mut needed).zip(of_text) {
+                if *needed != expected && !self.has_mask() {
+                    let (input, got) = (port.name.clone(), *needed);
+                    return Err(SessionError::EncoderLength { input, got, expected });
+                }
+                *needed = expected.max(*needed);
+            }
         }
-        let needed = longest.unwrap_or_default().max(length);
-        if needed == self.length {
+        if needed == self.lengths {
             return Ok(());
         }
-        let (batch, kept) = (self.texts.len(), self.length.min(needed));
-        let shapes: Vec<_> = self.ports.iter().map(|port| port.shape(batch, needed)).collect();
+        let batch = self.texts.len();
+        let shapes: Vec<_> =
+            self.ports.iter().zip(&needed).map(|(port, length)| port.shape(batch, *length)).collect();
         let sizes = self.ports.iter().zip(&shapes).map(|(port, shape)| port.element.storage_len(shape));
         let size = sizes.fold(Some(0_u64), |sum, size| sum?.checked_add(bytes(size?)));
         if size.is_none_or(|size| size > self.limit) {
@@ -174,19 +194,22 @@ impl EncoderInputs {
         }
         let mut tensors = Vec::with_capacity(shapes.len());
         for (port, shape) in self.ports.iter().zip(&shapes) {
-            tensors.push((port.name.clone(), runner.zeros(port.element, shape)?));
+            tensors.push((port.name.clone(), session.zeros(port.element, shape)?));
         }
-        for ((port, (_, before)), (_, after)) in self.ports.iter().zip(&self.tensors).zip(&mut tensors) {
-            let rows = [self.length, needed].map(|length| Rows::of_encoder(port, length));
-            for index in (0..batch).filter(|index| self.is_given.get(*index) == Some(&true)) {
-                copy(before, (rows[0], index), after, (rows[1], index), kept);
+        let rooms = self.lengths.iter().zip(&needed);
+        let tensors_of = self.tensors.iter().zip(&mut tensors);
+        for ((port, (&before, &after)), ((_, old), (_, new))) in self.ports.iter().zip(rooms).zip(tensors_of)
+        {
+            let [from, to] = [before, after].map(|room| Rows::of_encoder(port, room));
+            for index in (0..batch).filter(|index| self.has(*index)) {
+                copy(old, (from, index), new, (to, index), before.min(after));
             }
         }
         // Batch indices without a sample have no text any more.
         for (text, is_given) in self.texts.iter_mut().zip(&self.is_given) {
-            *text = text.filter(|_| *is_given);
+            text.take_if(|_| !*is_given);
         }
-        (self.tensors, self.length) = (tensors, needed);
+        (self.tensors, self.lengths) = (tensors, needed);
         Ok(())
     }
 
@@ -195,8 +218,8 @@ impl EncoderInputs {
     }
 }
 
-/// Checks what an encoder has computed, and returns the number of its positions. Only the mask may be absent.
-fn text_length(ports: &[EncoderPort], outputs: &[(&str, &Tensor)]) -> Result<usize, SessionError> {
+/// Checks what an encoder has computed, and returns the number of positions in each input. Only the mask may be absent.
+fn text_lengths(ports: &[EncoderPort], outputs: &[(&str, &Tensor)]) -> Result<Vec<usize>, SessionError> {
     let names = || ports.iter().map(|port| port.name.clone()).collect();
     for (index, (name, _)) in outputs.iter().enumerate() {
         let is_twice = outputs.iter().take(index).any(|(other, _)| other == name);
@@ -204,27 +227,35 @@ fn text_length(ports: &[EncoderPort], outputs: &[(&str, &Tensor)]) -> Result<usi
             return Err(SessionError::EncoderOutput { output: (*name).to_owned(), inputs: names() });
         }
     }
-    let mut length = None;
+    let output = |port: &EncoderPort| outputs.iter().find(|(name, _)| *name == port.name);
+    let mut lengths = Vec::with_capacity(ports.len());
+    let of_states = ports.iter().filter(|port| !port.is_mask()).find_map(output);
+    let length = of_states
+        .and_then(|(name, output)| ports.iter().find(|port| port.name == *name)?.length_of(output.shape()));
     for port in ports {
-        let Some((_, output)) = outputs.iter().find(|(name, _)| *name == port.name) else {
+        let Some((_, output)) = output(port) else {
             if port.is_mask() {
+                lengths.push(length.unwrap_or_default());
                 continue;
             }
             return Err(SessionError::EncoderOutputMissing { input: port.name.clone() });
         };
-        let got = port.length_of(output.shape());
-        let is_same = length.is_none_or(|length| got == Some(length));
-        if output.element() != port.element || got.is_none_or(|got| got == 0) || !is_same {
-            return Err(SessionError::EncoderShape {
-                input: port.name.clone(),
-                element: output.element(),
-                shape: output.shape().to_vec(),
-                expected: port.described(length),
-            });
+        let expected = length.filter(|_| !port.is_mask());
+        let got = port.length_of(output.shape()).filter(|got| *got > 0);
+        let got = got.filter(|got| expected.is_none_or(|expected| *got == expected));
+        match got.filter(|_| output.element() == port.element) {
+            Some(got) => lengths.push(got),
+            None => {
+                return Err(SessionError::EncoderShape {
+                    input: port.name.clone(),
+                    element: output.element(),
+                    shape: output.shape().to_vec(),
+                    expected: port.described(expected),
+                });
+            }
         }
-        length = got;
     }
-    Ok(length.unwrap_or_default())
+    Ok(lengths)
 }
 
 /// Copies the first `length` positions of a sample to a sample of another tensor.

@@ -2,6 +2,7 @@
 
 use kvscatter_onnx::ModelFile;
 
+use crate::encoder::EncoderInputs;
 use crate::encoder_run::{EncoderOutputs, by_name};
 use crate::engine::{Engine, GroupQueryNodes, LoadOptions};
 use crate::error::{SessionError, SessionSetting};
@@ -78,10 +79,13 @@ impl Growing {
     pub(crate) fn start(&mut self, encoded: &[EncoderOutputs]) -> Result<(), SessionError> {
         self.samples = OutOfPlace::new(&self.runner, self.batch(), None)?;
         let Some(first) = encoded.first() else { return Ok(()) };
-        for sample in 0..self.samples.batch() {
+        let batch = self.batch();
+        let mut inputs = EncoderInputs::new(self.interface(), batch, self.memory);
+        for sample in 0..batch {
             let outputs = by_name(encoded.get(sample).unwrap_or(first));
-            self.samples.set_encoder_outputs(&self.runner, sample, &outputs)?;
+            inputs.set(self.runner.session(), sample, &outputs)?;
         }
+        self.samples = OutOfPlace::new(&self.runner, batch, None)?.attending_to(inputs);
         Ok(())
     }
 

@@ -31,17 +31,11 @@ impl OutOfPlace {
         Ok(Self { batch, capacity, pasts, encoder, cached_tokens: 0 })
     }
 
-    /// Gives a sample the outputs of an encoder. All samples of an encoder-decoder need them before the first step.
-    ///
-    /// # Errors
-    /// Returns the errors of [`EncoderInputs::set`].
-    pub fn set_encoder_outputs(
-        &mut self,
-        runner: &Runner,
-        sample: usize,
-        outputs: &[(&str, &Tensor)],
-    ) -> Result<(), SessionError> {
-        self.encoder.set(runner, sample, outputs)
+    /// Lets the samples attend to these outputs of an encoder. All samples of an encoder-decoder need them before the
+    /// first step.
+    #[must_use]
+    pub fn attending_to(self, encoder: EncoderInputs) -> Self {
+        Self { encoder, ..self }
     }
 
     /// Returns the number of samples.

@@ -78,6 +78,12 @@ impl Runner {
         self.session.group_query_nodes()
     }
 
+    /// Returns the loaded model.
+    #[must_use]
+    pub fn session(&self) -> &dyn Session {
+        &*self.session
+    }
+
     /// Allocates caches of zeros.
     ///
     /// # Errors

@@ -86,7 +86,7 @@ impl SampleStore {
         outputs: &[(&str, &Tensor)],
     ) -> Result<(), SessionError> {
         match self.batch.cached_tokens(sample)? {
-            0 => self.caches.encoder_mut().set(runner, sample.batch_index(), outputs),
+            0 => self.caches.encoder_mut().set(runner.session(), sample.batch_index(), outputs),
             tokens => Err(SessionError::EncoderChanged { sample, tokens }),
         }
     }

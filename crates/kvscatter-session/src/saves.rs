@@ -28,8 +28,8 @@ pub(crate) fn save(
     let positions = store.needed(sample)?;
     let ports = interface.caches.iter().zip(&positions);
     let saved_caches = ports.map(|(port, positions)| saved_cache(port, positions));
-    let (encoder_ports, length) = caches.encoder().of_sample(batch_index);
-    let of_encoder = encoder_ports.iter().map(|port| saved_encoder(port, length)).filter(|_| length > 0);
+    let of_encoder = caches.encoder().of_sample(batch_index);
+    let of_encoder = of_encoder.map(|(port, length)| saved_encoder(port, length));
     let tensors = saved_caches.chain(interface.states.iter().map(saved_state)).chain(of_encoder).collect();
     let saved = SavedSample { model, tokens, tensors };
     let values = |tensor: usize, visit: &mut dyn FnMut(&[u8]) -> io::Result<()>| match positions.get(tensor) {

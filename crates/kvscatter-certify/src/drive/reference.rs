@@ -5,6 +5,8 @@ use std::borrow::Cow;
 
 use kvscatter_session::{OutOfPlace, Runner, SessionError, argmax};
 
+use super::texts::Texts;
+
 /// A sequence of tokens and its expected logits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sequence {
@@ -23,6 +25,9 @@ pub(crate) struct Reference<'r> {
     is_model: bool,
     /// The largest number of tokens of a step that the model and the reference take.
     most_tokens: usize,
+    texts: Texts,
+    /// The number of sequences so far.
+    sequences: usize,
 }
 
 impl<'r> Reference<'r> {
@@ -32,12 +37,19 @@ impl<'r> Reference<'r> {
     ///   cache.
     /// - `is_model` means that the runner runs the model that is certified.
     /// - `most_tokens` is the largest number of tokens of a step that the model that is certified takes.
-    pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, most_tokens: usize) -> Self {
+    /// - `texts` are those that the sequences attend to, in order.
+    pub(crate) fn new(
+        runner: &'r mut Runner,
+        capacity: usize,
+        is_model: bool,
+        most_tokens: usize,
+        texts: Texts,
+    ) -> Self {
         let interface = &runner.interface;
         let most_tokens =
             if interface.is_decode_only { 1 } else { most_tokens.min(interface.most_rows()).max(1) };
         let grows = interface.is_copied();
-        Self { runner, capacity: (!grows).then_some(capacity), is_model, most_tokens }
+        Self { runner, capacity: (!grows).then_some(capacity), is_model, most_tokens, texts, sequences: 0 }
     }
 
     /// Computes logits for a prompt, and then for `steps` more tokens.
@@ -86,6 +98,7 @@ impl<'r> Reference<'r> {
         feed: impl FnOnce(&mut Recording<'_>) -> Result<(), SessionError>,
     ) -> Result<Sequence, SessionError> {
         let samples = self.start()?;
+        self.sequences += 1;
         let mut recording = Recording { runner: self.runner, samples, sequence: Sequence::default() };
         let fed = feed(&mut recording);
         let mut sequence = recording.sequence;
@@ -109,7 +122,10 @@ impl<'r> Reference<'r> {
 
     /// Creates the caches for one sample, or for several equal samples if the model fixes a larger batch.
     fn start(&self) -> Result<OutOfPlace, SessionError> {
-        OutOfPlace::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
+        let (interface, session) = (&self.runner.interface, self.runner.session());
+        let batch = interface.batch.unwrap_or(1);
+        let text = self.texts.of_batch(session, interface, &vec![self.sequences; batch])?;
+        Ok(OutOfPlace::new(self.runner, batch, self.capacity)?.attending_to(text))
     }
 }
 

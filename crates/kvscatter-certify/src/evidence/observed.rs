@@ -2,7 +2,10 @@
 //! unless it is very long.
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
-use kvscatter_session::{self as session, CacheWriter, Feed, LogitsTensor, Runner, Tensor};
+use kvscatter_session::{
+    self as session, CacheWriter, EncoderInputs, Feed, Interface, LogitsTensor, Runner, Session,
+    SessionError, Tensor,
+};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 
@@ -12,6 +15,7 @@ use crate::certificate::{
 };
 use crate::drive::reference::Sequence;
 use crate::drive::scenarios::Scenario;
+use crate::drive::texts::Texts;
 use crate::drive::values;
 
 use super::check_builder::{CheckBuilder, Place};
@@ -50,6 +54,16 @@ impl Plan<'_> {
         let nan = self.nan_scenario().map_or(0, |scenario| scenario.steps.len());
         let steps = self.scenarios.iter().map(|scenario| scenario.fills.len() * scenario.steps.len());
         steps.sum::<usize>() + nan
+    }
+
+    /// Returns the inputs from an encoder for the samples of a scenario.
+    pub(crate) fn texts(
+        &self,
+        session: &dyn Session,
+        interface: &Interface,
+        scenario: &Scenario,
+    ) -> Result<EncoderInputs, SessionError> {
+        Texts { seed: self.seed }.of_batch(session, interface, &scenario.sequences)
     }
 
     /// Returns the expected logits after the token at a position of a sample, if they are known.
@@ -202,6 +216,7 @@ impl<'a> Observer<'a> {
         }
         let mut before = runner.caches(batch, plan.capacity)?;
         let mut presents = runner.caches(batch, plan.capacity)?;
+        let texts = plan.texts(runner.session(), &runner.interface, scenario)?;
         let token = tokens(scenario, plan.sequences);
         for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
             let place = Place { scenario: &scenario.name, step };
@@ -212,12 +227,13 @@ impl<'a> Observer<'a> {
                     before.bytes_mut().copy_from_slice(cache.bytes());
                 }
                 self.runs.look(2);
-                let ran = runner.out_of_place(&inputs, &[], &before, &mut presents, feed.width).and_then(
-                    |out_of_place| {
-                        let (in_place, at) = runner.in_place(&inputs, &[], &mut run.caches, feed.width)?;
+                let ran = runner
+                    .out_of_place(&inputs, texts.tensors(), &before, &mut presents, feed.width)
+                    .and_then(|out_of_place| {
+                        let (in_place, at) =
+                            runner.in_place(&inputs, texts.tensors(), &mut run.caches, feed.width)?;
                         Ok((out_of_place, in_place, at))
-                    },
-                );
+                    });
                 let (out_of_place, in_place, present_at) = match ran {
                     Ok(ran) => ran,
                     Err(error @ session::SessionError::Run { .. }) => {
@@ -348,11 +364,14 @@ impl<'a> Observer<'a> {
         if !has_nan {
             return Ok(Check::not_applicable(ID, CLAIM, "the caches' type has no NaN"));
         }
+        let texts = plan.texts(runner.session(), &runner.interface, scenario)?;
         let token = tokens(scenario, plan.sequences);
         let (mut reached, mut looked) = (0_u64, 0_u64);
         for (_, feed) in &scenario.steps {
             let inputs = feed.tensors(&runner.interface, &token, plan.capacity)?;
-            let Ok((logits, _)) = runner.in_place(&inputs, &[], &mut caches, feed.width) else { break };
+            let Ok((logits, _)) = runner.in_place(&inputs, texts.tensors(), &mut caches, feed.width) else {
+                break;
+            };
             for (sample, fed) in feed.samples.iter().enumerate() {
                 for column in (0..feed.width).filter(|&column| fed.position(column).is_some()) {
                     let Some(got) = logits.after(sample, column) else { continue };

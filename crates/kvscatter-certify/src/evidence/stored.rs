@@ -103,9 +103,11 @@ impl StoredModel<'_> {
         let mut pasts = ports.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
         let mut presents = ports.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
         let (token, names) = (tokens(scenario, plan.sequences), self.returned());
+        let texts = plan.texts(session, self.interface, scenario)?;
         for (step, (_, feed)) in scenario.steps.iter().enumerate() {
             let inputs = feed.tensors(self.interface, &token, plan.capacity)?;
-            let mut all: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+            let all = inputs.iter().chain(texts.tensors());
+            let mut all: Vec<_> = all.map(|(name, tensor)| (name.as_str(), tensor)).collect();
             all.extend(ports.iter().map(|port| port.past.as_str()).zip(&pasts));
             let outputs = ports.iter().map(|port| port.present.as_str()).zip(&mut presents).collect();
             let run = Step { inputs: all, outputs, returned: names.clone(), ..Step::default() };

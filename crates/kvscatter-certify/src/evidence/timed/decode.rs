@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use kvscatter_session::{Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, Step, Tensor};
+use kvscatter_session::{
+    EncoderInputs, Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, Step, Tensor,
+};
 
 use super::subject::{Timed, TimedModels, median};
 use crate::CertifyError;
 use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
+use crate::drive::texts::Texts;
 
 const MOST_ROUNDS: usize = 21;
 const LEAST_ROUNDS: usize = 5;
@@ -88,6 +91,7 @@ pub(super) struct Decoding<'a> {
     session: Box<dyn Session>,
     interface: &'a Interface,
     inputs: Vec<(String, Tensor)>,
+    encoder: EncoderInputs,
     pasts: Vec<Tensor>,
     /// The presents of growing caches. Their memory is allocated in advance, so that a runtime that allocates
     /// cannot be faster.
@@ -102,7 +106,8 @@ impl<'a> Decoding<'a> {
     ) -> Result<Self, CertifyError> {
         let session = engine.load(timed.file, options)?;
         let none = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
+        let (interface, encoder) = (timed.interface, EncoderInputs::default());
+        Ok(Self { session, interface, inputs: none.0, encoder, pasts: none.1, presents: none.2 })
     }
 
     /// Creates the tensors of a step after `context` tokens, with new caches.
@@ -123,6 +128,9 @@ impl<'a> Decoding<'a> {
         let (grows, is_first) = (self.interface.is_copied(), self.pasts.is_empty());
         let slots = if grows { context + 1 } else { capacity };
         self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, |_, _| 0, slots)?;
+        if is_first {
+            self.encoder = Texts { seed: 0 }.of_batch(&*self.session, self.interface, &vec![0; batch])?;
+        }
         if grows && !is_first {
             self.pasts = self.presents.drain(..).flatten().collect();
         }
@@ -141,7 +149,12 @@ impl<'a> Decoding<'a> {
     /// same slot.
     pub(super) fn step(&mut self) -> Result<f64, CertifyError> {
         let mut step = Step {
-            inputs: self.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
+            inputs: self
+                .inputs
+                .iter()
+                .chain(self.encoder.tensors())
+                .map(|(name, tensor)| (name.as_str(), tensor))
+                .collect(),
             returned: vec![&self.interface.logits],
             ..Step::default()
         };
