@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvscatter_session::{KvSession, MemoryReport, Sample, SessionOptions};
+use kvscatter_session::{KvSession, MemoryReport, Sample, SessionOptions, Tensor};
 use pyo3::prelude::*;
 use pyo3::types::{PyMapping, PyTuple, PyType};
 
+use crate::array::Array;
+use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::lazy::Lazy;
 use crate::logits::{PyLogits, PySample};
@@ -151,6 +153,36 @@ impl PyKvSession {
     ///     OptionError: The batch is full.
     fn add(&self, py: Python<'_>) -> PyResult<PySample> {
         self.shared.with(py, |session| session.add().map(PySample))
+    }
+
+    /// Gives a sample what an encoder has computed for its text, before its first token.
+    ///
+    /// No step changes or copies these arrays, forks and beams of the sample attend to the same text, and `save` saves it
+    /// with the sample. Samples with texts of different lengths need a decoder with a mask of the encoder's positions.
+    ///
+    /// Args:
+    ///     sample: A sample without cached tokens.
+    ///     outputs: An array for each input of the decoder that comes from the encoder, by the name of the input, each
+    ///         with a batch of 1. Without the mask, all positions are real.
+    ///
+    /// Raises:
+    ///     OptionError: The sample is not in this batch or has cached tokens, an input is absent, unknown or has another
+    ///         type or shape, or the arrays need more than `memory`.
+    fn set_encoder_outputs(
+        &self,
+        py: Python<'_>,
+        sample: &PySample,
+        outputs: &Bound<'_, PyMapping>,
+    ) -> PyResult<()> {
+        let pair = |item: Bound<'_, PyAny>| {
+            let (name, array): (String, Bound<'_, PyAny>) = item.extract()?;
+            Ok((name, tensor(py, &Array::read(&array, "outputs")?)?))
+        };
+        let outputs = outputs.items()?.iter().map(pair).collect::<PyResult<Vec<_>>>()?;
+        self.shared.with(py, move |session| {
+            let outputs: Vec<_> = outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+            session.set_encoder_outputs(sample.0, &outputs)
+        })
     }
 
     /// Removes a sample, which frees its batch index. The other samples keep theirs.
@@ -486,6 +518,23 @@ fn borrowed(given: &[(Sample, Indices)]) -> Vec<(Sample, &[i64])> {
 }
 
 /// Creates the `MemoryReport` of a session.
+/// Copies an array to a tensor. Strings and 4-bit values are refused, because no decoder takes them from an encoder.
+fn tensor(py: Python<'_>, array: &Array<'_>) -> PyResult<Tensor> {
+    let bytes = match array.element().bits() {
+        8 => array.gather::<[u8; 1]>()?.into_flattened(),
+        16 => array.gather::<[u8; 2]>()?.into_flattened(),
+        32 => array.gather::<[u8; 4]>()?.into_flattened(),
+        _ => array.gather::<[u8; 8]>()?.into_flattened(),
+    };
+    let mut tensor =
+        Tensor::zeros(array.element().ty, &array.form.shape).map_err(|error| raise(py, &error))?;
+    match tensor.bytes().len() == bytes.len() {
+        true => tensor.bytes_mut().copy_from_slice(&bytes),
+        false => return Err(Failure::NotContiguous { argument: array.argument }.into()),
+    }
+    Ok(tensor)
+}
+
 fn memory_report<'py>(py: Python<'py>, report: &MemoryReport) -> PyResult<Bound<'py, PyAny>> {
     static CACHE: Lazy<Py<PyType>> = Lazy::new();
     static REPORT: Lazy<Py<PyType>> = Lazy::new();
@@ -503,6 +552,7 @@ fn memory_report<'py>(py: Python<'py>, report: &MemoryReport) -> PyResult<Bound<
         report.rings,
         report.states,
         report.undo,
+        report.encoder,
         report.total,
     ))
 }

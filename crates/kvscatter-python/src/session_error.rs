@@ -66,6 +66,15 @@ fn describe(error: &SessionError) -> Described {
         | SessionError::SampleTwice { sample }
         | SessionError::Begun { sample }
         | SessionError::NotBegun { sample } => option("sample", [("index", sample.batch_index())]),
+        SessionError::EncoderMissing { sample, .. } | SessionError::EncoderChanged { sample, .. } => {
+            option("sample", [("index", sample.batch_index())])
+        }
+        SessionError::EncoderLength { got, expected, .. } => {
+            option("outputs", [("got", got), ("expected", expected)])
+        }
+        SessionError::EncoderOutput { .. }
+        | SessionError::EncoderOutputMissing { .. }
+        | SessionError::EncoderShape { .. } => option("outputs", []),
         SessionError::NoTokens { sample } => option("tokens", [("index", sample.batch_index())]),
         SessionError::NoSamples => option("tokens", []),
         SessionError::NoPrompts => option("prompts", []),

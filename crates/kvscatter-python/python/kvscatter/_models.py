@@ -79,6 +79,7 @@ def convert(
     no_rotation: bool = False,
     keep_attention: bool = False,
     onnxruntime: str | None = None,
+    encoder_output: Path | None = None,
     weights: Weights | None = None,
 ) -> Conversion:
     """Converts a decoder so that its caches are static and written in place, and writes it to a file.
@@ -99,6 +100,8 @@ def convert(
         no_rotation: Whether int8 keys are stored without the Hadamard rotation, which increases their error.
         keep_attention: Whether attention that consists of separate nodes is left as it is.
         onnxruntime: The oldest version of ONNX Runtime that must run the model without the plugin, such as ``"1.26"``.
+        encoder_output: The file of an encoder that computes all inputs that the decoder takes from one. It is made of
+            the ``encoder_model.onnx`` and the decoder of the first step in the folder of the model.
         weights: Whether files of weights are copied or linked if the output is in another folder. The default is
             ``"copy"``.
 
@@ -125,6 +128,7 @@ def convert(
         no_rotation=no_rotation,
         keep_attention=keep_attention,
         onnxruntime=onnxruntime,
+        encoder_output=encoder_output,
         weights=weights,
     )
 

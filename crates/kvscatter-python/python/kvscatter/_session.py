@@ -36,6 +36,7 @@ class MemoryReport:
         rings: The number of caches that are rings.
         states: The bytes of all states, such as those of convolutions. A session has them twice.
         undo: The bytes allocated for copies of rows and states, with which samples go back.
+        encoder: The bytes of what an encoder has computed, or 0 before the first text.
         total: The bytes of all caches.
     """
 
@@ -45,6 +46,7 @@ class MemoryReport:
     rings: int
     states: int
     undo: int
+    encoder: int
     total: int
 
 

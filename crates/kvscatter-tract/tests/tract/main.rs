@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 mod attention;
+mod encoder;
 mod engine;
 mod histories;
 mod mask_columns;
