@@ -6,7 +6,7 @@ use crate::{Graph, Node};
 
 /// The largest number of values that are followed from one value, of nodes that are examined for each of them, and of
 /// outputs of such a node. Caches in real exports reach their attention within a dozen nodes.
-const MAX_VALUES: usize = 64;
+pub(super) const MAX_VALUES: usize = 64;
 
 /// Follows a value with a meaning. Calls `visit` for each node that reads a followed value, with the index of the
 /// input, which is `None` if a subgraph of the node reads the value. The outputs of the node are followed with the

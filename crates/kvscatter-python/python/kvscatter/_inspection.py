@@ -67,6 +67,7 @@ class InspectedCache(CacheCost):
         present: The output.
         style: How the graph writes the cache.
         holds: What the cache contains, such as ``keys``.
+        attentions: The number of attention operations that read the cache, or None if it was not counted.
         type: The element type, by its ONNX name.
         shape: The dimensions. A symbolic one is its name, and an unknown one is ``?``.
         axis: The dimension of the tokens, or None.
@@ -79,6 +80,7 @@ class InspectedCache(CacheCost):
     present: str
     style: str
     holds: str
+    attentions: int | None
     type: str
     shape: tuple[str, ...]
     axis: int | None

@@ -2,7 +2,7 @@
 
 use kvscatter_onnx::CheckedRing;
 use kvscatter_onnx::convert::{CacheWindow, ConvertOutcome, Windows};
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, InputRole, TensorRtRefusal};
+use kvscatter_onnx::decoder::{Cache, Cost, Decoder, Hazard, Input, InputRole, TensorRtRefusal};
 use kvscatter_onnx::{Dimension, NodeLabel};
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
         "batch": sizes.batch,
         "length": sizes.length,
         "capacity": sizes.capacity,
-        "caches": inspected.caches.iter().map(|each| cache(each, sizes)).collect::<Value>(),
+        "caches": inspected.caches.iter().map(|each| cache(each, decoder, sizes)).collect::<Value>(),
         // The cost of all caches.
         "total": cost(total(inspected.caches.iter().map(|each| each.cost(sizes)))),
         "inputs": inputs.map(input).collect::<Value>(),
@@ -49,7 +49,7 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
 }
 
 /// Returns a cache. The bytes contain those of its scales.
-fn cache(whole: &WholeCache<'_>, sizes: &Sizes) -> Value {
+fn cache(whole: &WholeCache<'_>, decoder: &Decoder<'_>, sizes: &Sizes) -> Value {
     let cache = whole.cache;
     let scales = |scales: &Cache<'_>| {
         json!({
@@ -65,6 +65,8 @@ fn cache(whole: &WholeCache<'_>, sizes: &Sizes) -> Value {
         "present": cache.present,
         "style": cache.style.to_string(),
         "holds": part(cache.part),
+        // The number of attention operations that read the cache, or `null` if there are too many to be counted.
+        "attentions": decoder.attentions(cache),
         "type": cache.element.onnx_name(),
         "shape": dims(&cache.known_shape),
         "axis": cache.axis,

@@ -27,6 +27,7 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
     writeln!(output)?;
     costs(inspected, &groups, output)?;
     open_sizes(inspected, output)?;
+    shared(inspected, output)?;
     windows(inspected, output)?;
     rings(&inspected.rings, output)?;
     writeln!(output, "{}", inputs(inspected))?;
@@ -131,6 +132,21 @@ fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> 
     let options: Vec<_> = open.iter().map(|dim| format!("--dim {}=N", one_line(dim))).collect();
     let text = format!("the costs depend on sizes that the model leaves open: give {}", options.join(" "));
     writeln!(output, "{}\n", hanging(0, &text))
+}
+
+/// Prints which caches several attention operations read.
+fn shared(Inspected { decoder, caches, .. }: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
+    let mut pasts: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for whole in caches {
+        if let Some(readers) = decoder.attentions(whole.cache).filter(|readers| *readers > 1) {
+            pasts.entry(readers).or_default().push(whole.cache.past);
+        }
+    }
+    for (readers, pasts) in pasts {
+        let text = format!("Shared: {readers} attention operations read each of {}.", folded(&pasts));
+        writeln!(output, "{}\n", paragraph(&one_line(&text)))?;
+    }
+    Ok(())
 }
 
 /// Prints which caches are read through windows, and what rings would save.

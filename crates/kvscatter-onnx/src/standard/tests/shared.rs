@@ -294,7 +294,12 @@ fn a_cache_that_several_layers_read_is_found_once() {
         // A constant has rows of a fixed batch.
         fix_dim(&mut model, "batch", 1);
         assert_eq!(inspected(&model), (Vec::new(), pasts.clone()), "{none}");
-        assert_eq!(converted(&model, WindowedCaches::Mask).report.caches.count, 4, "{none}");
+        let converted = converted(&model, WindowedCaches::Mask);
+        assert_eq!(converted.report.caches.count, 4, "{none}");
+        for model in [&model, &converted.model] {
+            let decoder = decoder(model);
+            assert!(decoder.caches.iter().all(|cache| decoder.attentions(cache) == Some(2)), "{none}");
+        }
     }
 }
 

@@ -203,3 +203,39 @@ fn decoders_of_other_exporters() {
         assert!(kinds(&decoder.hazards()).iter().all(|kind| *kind == "grows"), "{name}");
     }
 }
+
+/// Keys and values are read by the same operations, of which the first one may write them.
+#[test]
+fn attention_operations_that_read_a_cache_are_counted() {
+    let concat = "k = Concat(past.k, rows) {axis=2}; v = Concat(past.v, rows) {axis=2};";
+    let separate = "y$ = MatMul(Softmax(MatMul(@, Transpose(k) {perm=[0, 1, 3, 2]})), Identity(v))";
+    let node = "y$ = Attention(@, k, v)";
+    let appending = "y0, k, v = Attention(rows, rows, rows, _, past.k, past.v)";
+    let layers = |layer: &str, range: std::ops::Range<usize>| {
+        let named = |number: usize| {
+            let before = number.checked_sub(1).map_or("rows".to_owned(), |before| format!("y{before}"));
+            layer.replace('$', &number.to_string()).replace('@', &before)
+        };
+        range.map(named).collect::<Vec<_>>().join("\n")
+    };
+    for (last, text, expected) in [
+        (0, format!("{concat} {}", layers(separate, 0..1)), Some(1)),
+        (2, format!("{concat} {}", layers(separate, 0..3)), Some(3)),
+        (2, format!("{concat} {}", layers(node, 0..3)), Some(3)),
+        (2, format!("{appending}; {}", layers(node, 1..3)), Some(3)),
+        (79, format!("{concat} {}", layers(separate, 0..80)), None),
+    ] {
+        let model = parsed(
+            "ids: int64[batch, new], past.k, past.v: float[batch, 2, past, 4]",
+            &format!(
+                "row = Unsqueeze(Gather(0.5[16, 4], ids), [1]); rows = Concat(row, row) {{axis=1}}
+                {text}
+                y = Identity(y{last})"
+            ),
+            "y: float[batch, 2, new, 4], k, v: float[batch, 2, all, 4]",
+        );
+        let decoder = decoder(&model);
+        let found: Vec<_> = decoder.caches.iter().map(|cache| decoder.attentions(cache)).collect();
+        assert_eq!(found, [expected; 2], "{text}");
+    }
+}
