@@ -51,6 +51,7 @@ use crate::ir::{NodeValues, ValueId};
 use crate::{ErrorPlace, EvalError, ExternalData, Graph, GraphError, Node, OnnxError};
 
 pub(crate) use error::FoldError;
+pub(crate) use ops::returns_state;
 
 pub(crate) use number::{int_to_float, lowest, round, round_to_f32, to_float};
 pub(crate) use shapes::{axis, elements, signed, strides, walk};
@@ -355,7 +356,7 @@ impl<'m> Fold<'m> {
         }
         let attributes = Attributes::resolve(node.proto(), &self.attributes)?;
         let inputs: Vec<_> = known.into_iter().map(|known| known.and_then(KnownValue::value)).collect();
-        if node.is_function() {
+        if node.is_function() && !returns_state(node.domain(), node.op_type()) {
             return self.call_function(node, &inputs, attributes, values);
         }
         let rule = ops::rule(node.domain(), node.op_type()).ok_or(FoldError::NoRule)?;

@@ -3,7 +3,7 @@
 use kvscatter::ElementType;
 
 use super::cache::{Cache, UnknownStyle, WriterStyle};
-use crate::graph::DEFAULT_DOMAIN;
+use crate::fold::returns_state;
 use crate::{Dimension, Node, ValueInfo};
 
 /// A recurrent or convolution state. A step reads all of it and returns all of it.
@@ -26,12 +26,9 @@ pub struct State<'m> {
     pub present_info: ValueInfo<'m>,
 }
 
-/// The operators whose second output is a state.
-const OPERATORS: [&str; 2] = ["CausalConvWithState", "LinearAttention"];
-
 /// Returns `true` if the second output of a node is a state.
 pub(super) fn is_operator(node: &Node<'_>) -> bool {
-    [DEFAULT_DOMAIN, "com.microsoft"].contains(&node.domain()) && OPERATORS.contains(&node.op_type())
+    returns_state(node.domain(), node.op_type())
 }
 
 /// Takes the states out of what was found as caches.

@@ -36,6 +36,13 @@ pub(super) fn rule(domain: &str, op_type: &str) -> Option<Evaluate> {
     }
 }
 
+/// Returns `true` for an operator whose second output is a state. Its rule applies also if the model defines it as a
+/// function, which exporters do for runtimes that lack the operator.
+pub(crate) fn returns_state(domain: &str, op_type: &str) -> bool {
+    [DEFAULT_DOMAIN, MICROSOFT].contains(&domain)
+        && ["CausalConvWithState", "LinearAttention"].contains(&op_type)
+}
+
 /// Returns the index of the input that determines the type and shape of the operator's only output,
 /// regardless of the other inputs.
 pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
@@ -138,6 +145,8 @@ fn layer_rule(op_type: &str) -> Option<Evaluate> {
         "RotaryEmbedding" => attention::rotary,
         "TensorScatter" => attention::like_first,
         "Attention" => attention::attention,
+        "LinearAttention" => attention::linear_attention,
+        "CausalConvWithState" => neural::causal_conv_with_state,
         _ => return None,
     })
 }
@@ -157,6 +166,7 @@ fn microsoft_rule(op_type: &str) -> Option<Evaluate> {
         "MoE" | "QMoE" => attention::like_first,
         "MultiHeadAttention" => attention::multi_head_attention,
         "GroupQueryAttention" => attention::group_query_attention,
+        "LinearAttention" => attention::linear_attention,
         "CausalConvWithState" => neural::causal_conv_with_state,
         "BiasGelu" | "FastGelu" => unary::bias_gelu,
         "SimplifiedLayerNormalization" => normalization::layer,

@@ -6,11 +6,13 @@
 mod bias;
 mod group_query;
 mod heads;
+mod linear;
 mod multi_head;
 mod rotary;
 mod weighted;
 
 pub(super) use group_query::group_query_attention;
+pub(super) use linear::linear_attention;
 pub(super) use multi_head::multi_head_attention;
 pub(super) use rotary::{microsoft_rotary, rotary};
 
