@@ -264,7 +264,7 @@ fn show(
     )?;
     if let Some(first) = report.states.first() {
         let text = format!(
-            "{} stays as it is, such as {:?}. Start with zeros, and feed the state of each step to the next one. A \
+            "The model keeps {}, such as {:?}. Start with zeros, and feed the state of each step to the next one. A \
              state contains all tokens of a sample. {WHO_RUNS_STATES}.",
             count(report.states.len(), "state"),
             first.past
