@@ -43,6 +43,7 @@ BATCHES = {
 }
 WEIGHTS = ("float32", "4 bits")
 CACHES = ("GroupQueryAttention", "TensorScatter")
+HYBRID = "TensorScatter and states"  # every second layer is a causal convolution
 PROMPT, TOKENS, DRAFT = 32, 320, 8
 
 
@@ -120,6 +121,19 @@ class Decoder:
         inputs = [query, *presents, "", "", "", "nonpad_kv_seqlen"]
         return self.node("Attention", inputs, [result], is_causal=1, q_num_heads=HEADS, kv_num_heads=KV_HEADS)
 
+    def convolution(self, layer: int, value: str) -> str:
+        past, present = (
+            self.declare(of, f"{name}.{layer}.conv", TensorProto.FLOAT, HIDDEN, 2)
+            for of, name in ((self.inputs, "past"), (self.outputs, "present"))
+        )
+        kernel = self.constant(
+            f"kernel{layer}", self.random.standard_normal((HIDDEN, 1, 3)).astype(np.float32)
+        )
+        turned = self.node("Transpose", [value], [f"turned{layer}"], perm=[0, 2, 1])
+        inputs, outputs = [turned, kernel, "", past], [f"columns{layer}", present]
+        columns = self.node("CausalConvWithState", inputs, outputs, domain="com.microsoft")
+        return self.node("Transpose", [columns], [f"convolved{layer}"], perm=[0, 2, 1])
+
     def build(self) -> onnx.ModelProto:
         ids = self.declare(self.inputs, "input_ids", TensorProto.INT64, "tokens")
         positions = self.declare(self.inputs, "position_ids", TensorProto.INT64, "tokens")
@@ -144,10 +158,14 @@ class Decoder:
         x = self.node("Gather", [self.constant("rows", rows), index], ["x"])
         for layer in range(LAYERS):
             query = self.linear(x, f"query{layer}", HIDDEN, HEADS * SIZE, 0.02)
-            key, value = (
-                self.linear(x, f"{part}{layer}", HIDDEN, KV_HEADS * SIZE, 0.02) for part in ("key", "value")
-            )
-            attended = self.attention(layer, query, key, value)
+            if self.caches == HYBRID and layer % 2 == 0:
+                attended = self.convolution(layer, query)
+            else:
+                key, value = (
+                    self.linear(x, f"{part}{layer}", HIDDEN, KV_HEADS * SIZE, 0.02)
+                    for part in ("key", "value")
+                )
+                attended = self.attention(layer, query, key, value)
             mixed = self.linear(attended, f"mixed{layer}", HEADS * SIZE, HIDDEN, 0.002)
             x = self.node("Add", [x, mixed], [f"x{layer}"])
             inner = self.node(
@@ -237,7 +255,7 @@ def draft_table(folder: Path, rounds: int) -> str:
         "|---|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for weights in WEIGHTS:
-        for caches in CACHES:
+        for caches in (*CACHES, HYBRID):
             model = saved(folder, weights, caches)
             for text, kinds in BATCHES.items():
                 for batch in (1, 4) if len(kinds) == 1 else (4,):
