@@ -77,6 +77,11 @@ fn last(logits: &Logits, sample: Sample) -> Vec<f32> {
     logits.last(sample).unwrap().to_vec()
 }
 
+/// Rows of one run may take different ways through tract's products of matrices.
+fn are_near(some: &[f32], others: &[f32]) -> bool {
+    some.iter().zip(others).all(|(some, other)| (some - other).abs() < 1e-5)
+}
+
 /// All texts run in one batch, and the encoder's outputs are as long as the longest.
 #[test]
 fn a_batch_of_texts_has_the_tokens_of_the_exported_decoder() {
@@ -123,14 +128,14 @@ fn copies_and_saved_samples_keep_their_text() {
     let expected = last(&session.step(&[(sample, &[30])]).unwrap(), sample);
     let beams = session.reorder(&[copy, other], &[1, 1]).unwrap();
     let logits = session.step(&[(beams[0], &[2]), (beams[1], &[2])]).unwrap();
-    assert_eq!(last(&logits, beams[0]), last(&logits, beams[1]));
+    assert!(are_near(&last(&logits, beams[0]), &last(&logits, beams[1])));
     session.remove(sample).unwrap();
     let loaded = session.load(&path).unwrap();
     assert_eq!(last(&session.step(&[(loaded, &[30])]).unwrap(), loaded), expected);
     let mut alone = made.session(1);
     let loaded = alone.load(&path).unwrap();
     let got = last(&alone.step(&[(loaded, &[30])]).unwrap(), loaded);
-    assert!(got.iter().zip(&expected).all(|(got, expected)| (got - expected).abs() < 1e-5));
+    assert!(are_near(&got, &expected));
 }
 
 #[test]
