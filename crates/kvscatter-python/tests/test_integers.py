@@ -134,6 +134,7 @@ ELSEWHERE = {
     "_native.CudaStatus.check.words": "needs a write on a device: tests/cuda/test_refused.py",
     "_native.KvSession.truncate.length": "needs a sample: below",
     "_native.KvSession.accept.tokens": "needs a sample: below",
+    "_native.KvSession.accept_all.tokens": "needs a sample: below",
     "_native.KvSession.fork.copies": "needs a sample: below",
     "_native.KvSession.prefill.chunk": "needs a sample: below",
     "_native.Logits.after.token": "needs logits: below",

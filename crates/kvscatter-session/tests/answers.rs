@@ -391,18 +391,16 @@ fn next_by_state(step: &mut Step<'_>, batch: usize, width: usize) -> Result<Vec<
 #[test]
 fn drafts_that_are_rejected_leave_the_states_of_the_tokens_before_them() {
     let (_folder, file) = changed(STATIC, conv_state::add);
-    let prompts: [Vec<i64>; 2] = [(0..20).map(written).collect(), (0..7).map(written).collect()];
-    for prompts in [&prompts[..1], &prompts] {
-        let [plain, drafted] = [0, 4].map(|draft| {
-            let mut generator = generator(&Answers(next_by_state), &file, prompts.len());
-            generator.draft(draft);
-            generator.generate(prompts, &greedy(40), &mut ignore_event).unwrap()
-        });
-        assert_eq!(plain.samples[0], (20..60).map(written).collect::<Vec<_>>());
-        assert_eq!((&drafted.samples, drafted.decoded), (&plain.samples, plain.decoded));
-        assert!(drafted.drafted > drafted.accepted && drafted.accepted > 5, "{drafted:?}");
-        assert!(drafted.steps < plain.steps, "{drafted:?}");
-    }
+    let prompts: [Vec<i64>; 1] = [(0..20).map(written).collect()];
+    let [plain, drafted] = [0, 4].map(|draft| {
+        let mut generator = generator(&Answers(next_by_state), &file, 1);
+        generator.draft(draft);
+        generator.generate(&prompts, &greedy(40), &mut ignore_event).unwrap()
+    });
+    assert_eq!(plain.samples[0], (20..60).map(written).collect::<Vec<_>>());
+    assert_eq!((&drafted.samples, drafted.decoded), (&plain.samples, plain.decoded));
+    assert!(drafted.drafted > drafted.accepted && drafted.accepted > 5, "{drafted:?}");
+    assert!(drafted.steps < plain.steps, "{drafted:?}");
 }
 
 #[test]
