@@ -7,7 +7,7 @@ use crate::fold::call::{Call, Outputs};
 /// The index of the state before a step.
 const PAST: usize = 3;
 
-/// Returns the shapes of `LinearAttention` of operator set 27 and of ONNX Runtime: `[batch, length, heads * size]`, with
+/// Returns the shapes of `LinearAttention` of operator set 27 and of ONNX Runtime: `[batch, length, heads * size]` with
 /// the larger number of heads, and the state `[batch, heads, key size, value size]`.
 pub(in crate::fold::ops) fn linear_attention(call: &Call<'_>) -> Outputs {
     let [query, value] = [call.input(0)?, call.input(2)?];
