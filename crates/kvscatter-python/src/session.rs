@@ -313,8 +313,8 @@ impl PyKvSession {
     ///
     /// Args:
     ///     sample: A sample with a point of `begin`.
-    ///     rows: The indices of the tokens to keep among those that were fed, in ascending order, a sequence of integers
-    ///         or an integer array of one dimension.
+    ///     rows: The indices of the tokens to keep among those that were fed, in ascending order: a sequence of
+    ///         integers or an integer array of one dimension.
     ///
     /// Raises:
     ///     PositionError: An index is negative, is not larger than the one before it, or is that of a token that was

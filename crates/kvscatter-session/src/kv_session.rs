@@ -270,7 +270,8 @@ impl KvSession {
     }
 
     /// Returns the number of bytes that the model wrote into the caches in the last step, padding and runs that were
-    /// repeated included, also those of [`accept`](Self::accept). Zeros that the session wrote before the step are not included.
+    /// repeated included, also those of [`accept`](Self::accept). Zeros that the session wrote before the step are not
+    /// included.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
         self.steps.written
@@ -351,9 +352,9 @@ impl KvSession {
     ///
     /// This runs nothing if dropped tokens have left only rows. If the model has states, a sample that keeps some of
     /// its tokens goes back to its point, and the kept tokens run again. The same happens if later rows of a ring have
-    /// overwritten some that the kept tokens need, which can be after more tokens than the `capacity - chunk` slots of a
-    /// ring that `convert` made. All samples run again in one step, in runs of at most 512 tokens of each. So the sample
-    /// has the rows and states of one that was fed only the kept tokens, in these runs.
+    /// overwritten some that the kept tokens need, which takes more than `capacity - chunk` tokens in a ring that
+    /// `convert` made. All samples run again in one step, in runs of at most 512 tokens of each. So the sample has the
+    /// rows and states of one that was fed only the kept tokens, in these runs.
     ///
     /// # Errors
     /// Returns one of these before anything changes:

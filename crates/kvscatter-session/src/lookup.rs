@@ -195,8 +195,8 @@ pub(crate) fn paying(drafts: &[Option<Draft>], mut costs: impl FnMut(&[usize]) -
     best
 }
 
-/// Adds to the costs of a step what it is expected to cost that the tokens of rejected drafts run again. `again` returns
-/// the costs of a step that feeds tokens to the sample with this index alone.
+/// Adds to the costs of a step the expected cost of running tokens of rejected drafts again. `again` returns the costs
+/// of a step that feeds tokens to the sample with this index alone.
 pub(crate) fn add_again(
     costs: &mut [f64],
     drafts: &[Option<Draft>],
@@ -307,8 +307,8 @@ mod tests {
                 };
                 let steps = generate_with(&text, 6, runs_again);
                 let cost: f64 = steps.iter().map(|step| costs(&[step.0])[0] + again(step)).sum();
-                let of = cost / plain;
-                assert!(of < 1.02, "{seed}: {tokens} {period} {changed} {runs_again}: {of}");
+                let ratio = cost / plain;
+                assert!(ratio < 1.02, "{seed}: {tokens} {period} {changed} {runs_again}: {ratio}");
             }
         }
     }
