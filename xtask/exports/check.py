@@ -11,18 +11,17 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import onnx
-from command import Failure, Kvscatter
+from command import Failure, Kvscatter, encoder_inputs
 from compare import NEAR_TIE, Different, Expected, count_ties
 from export import reason
 from exporters import EXPORTERS, Exporter
 from families import families
-from inputs import read_inputs
 from original import Original
+from texts import fit_together, read_texts
 
 # Each text fits: 20 tokens of a prompt and 200 more.
 SLOTS = 256
@@ -35,8 +34,11 @@ class Cell:
         self.kvscatter, self.exporter, self.folder = kvscatter, exporter, folder
         self.model = folder / "model.onnx"
         self.converted = folder / "converted" / "model.onnx"
+        self.encoder: Path | None = None
         self.reference = json.loads((checkpoint / "reference.json").read_text())
-        self.inputs = read_inputs(checkpoint)
+        self.texts = read_texts(checkpoint)
+        if self.texts[0].inputs:
+            self.encoder = folder / "converted" / "encoder.onnx"
         self.results: dict[str, Any] = {}
         self.expected: list[Expected] = []
 
@@ -77,17 +79,16 @@ class Cell:
 
     def _original(self) -> None:
         """Runs the export, and compares it with transformers if its weights are the same."""
-        original = Original(self.model, bool(self.inputs))
-        prompts, tokens = self.reference["prompts"], self.reference["tokens"]
-        given = zip_longest(prompts, self.inputs)
-        answers = [original.greedy(prompt, len(tokens[0]), inputs) for prompt, inputs in given]
-        self.expected = [Expected(*each) for each in zip(prompts, answers, strict=True)]
+        original = Original(self.model, self.encoder is not None)
+        tokens = self.reference["tokens"]
+        answers = [original.greedy(text, len(tokens[0])) for text in self.texts]
+        self.expected = [Expected(*each) for each in zip(self.texts, answers, strict=True)]
         if self.exporter.numbers == "float32":
             self.results["transformers"] = [answer.tokens for answer in answers] == tokens
 
     def _convert(self) -> None:
         self.converted.parent.mkdir(exist_ok=True)
-        self.kvscatter.convert(self.model, self.converted, SLOTS)
+        self.kvscatter.convert(self.model, self.converted, SLOTS, self.encoder)
 
     def _certify(self, original: Path | None) -> None:
         certificate = self.kvscatter.certify(self.converted, original)
@@ -100,8 +101,10 @@ class Cell:
         numbers = self.exporter.numbers
         # With one scale for a whole step, the numbers of a sample depend on its neighbours.
         alone = numbers == "8-bit"
+        if self.encoder:
+            alone |= not fit_together(encoder_inputs(self.encoder, self.texts))
         ties = count_ties(
-            lambda prompts, steps: self.kvscatter.generate(self.converted, prompts, steps, engine),
+            lambda texts, steps: self.kvscatter.generate(self.converted, self.encoder, texts, steps, engine),
             self.expected,
             NEAR_TIE[numbers],
             alone,

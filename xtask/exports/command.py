@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+from texts import Arrays, Text, for_encoder, stack
+
 SECONDS = 300
 
 
@@ -20,18 +24,26 @@ class Kvscatter:
     program: Path
     runtime: Path
 
-    def convert(self, model: Path, output: Path, slots: int) -> dict[str, Any]:
-        """Makes the caches static."""
-        return self._run("convert", model, "-o", output, "--max-seq", slots)
+    def convert(self, model: Path, output: Path, slots: int, encoder: Path | None) -> dict[str, Any]:
+        """Makes the caches static, and writes an encoder with all outputs that the decoder takes."""
+        more = ["--encoder-output", encoder] if encoder else []
+        return self._run("convert", model, "-o", output, "--max-seq", slots, *more)
 
     def certify(self, model: Path, original: Path | None) -> dict[str, Any]:
         """Certifies a decoder in ONNX Runtime."""
         against = ["--original", original] if original else []
         return self._run("certify", model, *against, "--no-timing", *self._engine("ort", certify=True))
 
-    def generate(self, model: Path, prompts: list[list[int]], steps: int, engine: str) -> list[list[int]]:
-        """Continues prompts as one batch and returns the new tokens of each."""
-        options = [f"--prompt-ids={','.join(map(str, prompt))}" for prompt in prompts]
+    def generate(
+        self, model: Path, encoder: Path | None, texts: list[Text], steps: int, engine: str
+    ) -> list[list[int]]:
+        """Continues texts as one batch and returns the new tokens of each."""
+        options = [f"--prompt-ids={','.join(map(str, text.prompt))}" for text in texts]
+        if encoder:
+            options += ["--encoder", encoder]
+            for name, array in stack(encoder_inputs(encoder, texts)).items():
+                np.save(encoder.with_name(f"{name}.npy"), array)
+                options += ["--encoder-input", f"{name}={encoder.with_name(f'{name}.npy')}"]
         made = self._run("generate", model, *options, "--tokens", steps, *self._engine(engine))
         return [sample["tokens"] for sample in made["samples"]]
 
@@ -51,6 +63,12 @@ class Kvscatter:
         except subprocess.TimeoutExpired as error:
             raise Failure(f"{words[0]} took longer than {SECONDS} s") from error
         return _read(str(words[0]), done)
+
+
+def encoder_inputs(encoder: Path, texts: list[Text]) -> list[Arrays]:
+    """Returns what the encoder takes for each text."""
+    names = [value.name for value in onnx.load(encoder, load_external_data=False).graph.input]
+    return [for_encoder(text.inputs, names) for text in texts]
 
 
 def _read(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

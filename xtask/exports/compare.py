@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from original import Answer
+from texts import Text
 
-# Continues prompts and returns the new tokens of each.
-Generate = Callable[[list[list[int]], int], list[list[int]]]
+# Continues texts and returns the new tokens of each.
+Generate = Callable[[list[Text], int], list[list[int]]]
 
 # A token that leads the second by less than this can differ, because rounding decides it. Weights of 8 bits have
 # activations of 8 bits too. Rounding moves some to the next code, and the caches keep the difference. The limit is
@@ -22,9 +23,9 @@ class Different(Exception):
 
 @dataclass(frozen=True)
 class Expected:
-    """A prompt and the tokens that must follow."""
+    """A text and the tokens that must follow."""
 
-    prompt: list[int]
+    text: Text
     answer: Answer
 
 
@@ -35,9 +36,9 @@ def count_ties(generate: Generate, expected: list[Expected], tie: float, alone: 
     """
     steps = len(expected[0].answer.tokens)
     if alone:
-        made = [generate([each.prompt], steps)[0] for each in expected]
+        made = [generate([each.text], steps)[0] for each in expected]
     else:
-        made = generate([each.prompt for each in expected], steps)
+        made = generate([each.text for each in expected], steps)
     return sum(_ties(generate, each, tokens, tie) for each, tokens in zip(expected, made, strict=True))
 
 
@@ -53,10 +54,10 @@ def _ties(generate: Generate, expected: Expected, made: list[int], tie: float) -
             return ties
         if leads[at] > tie:
             raise Different(
-                f"token {at} after {len(expected.prompt)} is another one, with a lead of {leads[at]:.1e}"
+                f"token {at} after {len(expected.text.prompt)} is another one, with a lead of {leads[at]:.1e}"
             )
         begin = at + 1
         if begin == len(wanted):
             return ties + 1
-        made = generate([expected.prompt + wanted[:begin]], len(wanted) - begin)[0]
+        made = generate([expected.text.after(wanted[:begin])], len(wanted) - begin)[0]
     raise Different(f"more than {MOST_TIES} near ties")

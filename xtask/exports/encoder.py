@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from graph import Graph, is_cross, place
-from inputs import Arrays
+from texts import Arrays, Text, for_encoder
 
 
 class Encoder:
@@ -13,25 +13,23 @@ class Encoder:
     def __init__(self, model: Path, decoder: Graph) -> None:
         self._decoder = decoder
         config = model.parent / "config.json"
-        self._encoder = Graph(find_encoder(model), config)
+        self._encoder = Graph(model.parent / "encoder_model.onnx", config)
         first = model.parent / "decoder_model.onnx"
         # Without a decoder for the first token, the encoder or the decoder itself returns the cross caches.
         self._first = Graph(first, config) if first.exists() else decoder
 
-    def encode(self, inputs: Arrays, prompt: list[int]) -> Arrays:
+    def encode(self, text: Text) -> Arrays:
         """Returns the inputs of the decoder that do not change between its steps."""
-        # The builder of onnxruntime-genai has another name for the features.
-        features = {"audio_features": inputs.get("input_features")}
-        encoded = self._encoder.run(inputs | features)
+        encoded = self._encoder.run(for_encoder(text.inputs, self._encoder.inputs))
         hidden = next(
             array for name, array in encoded.items() if name.endswith(("hidden_state", "hidden_states"))
         )
         fixed = {"encoder_hidden_states": hidden}
         # An encoder that shortens its input can return the shorter mask.
-        mask = encoded.get("encoder_attention_mask", inputs.get("attention_mask"))
+        mask = encoded.get("encoder_attention_mask", text.inputs.get("attention_mask"))
         if mask is not None:
             fixed["encoder_attention_mask"] = mask
-        caches = _cross(encoded) or _cross(self._run_first(fixed, prompt))
+        caches = _cross(encoded) or _cross(self._run_first(fixed, text.prompt))
         return (
             fixed | {"use_cache_branch": [True]} | {name: caches[place(name)] for name in self._decoder.cross}
         )
@@ -41,13 +39,6 @@ class Encoder:
         first = self._first
         empty = first.empty(first.caches + first.cross) | {"use_cache_branch": [False]}
         return first.step(prompt, 0, fixed | empty)
-
-
-def find_encoder(model: Path) -> Path:
-    """Returns the encoder that was exported with a decoder."""
-    folder = model.parent
-    names = (folder / "encoder_model.onnx", folder / "encoder" / "model.onnx")
-    return next(file for file in names if file.exists())
 
 
 def _cross(arrays: Arrays) -> dict[tuple[str, ...], np.ndarray]:

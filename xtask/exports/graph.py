@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from inputs import Arrays
+from texts import Arrays
 
 TYPES = {
     "tensor(float)": np.float32,
@@ -31,6 +31,7 @@ class Graph:
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._config = json.loads(config.read_text())
         self._inputs = {value.name: value for value in self._session.get_inputs()}
+        self.inputs = list(self._inputs)
         self.outputs = [value.name for value in self._session.get_outputs()]
         caches = [name for name in self._inputs if _is_cache(name)]
         self.cross = [name for name in caches if is_cross(name)]

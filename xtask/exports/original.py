@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from encoder import Encoder
 from graph import Graph, is_cross, place
-from inputs import Arrays
+from texts import Text
 
 
 @dataclass
@@ -27,12 +27,12 @@ class Original:
         presents = {place(name): name for name in self._decoder.outputs if not is_cross(name)}
         self._pairs = {past: presents[place(past)] for past in self._decoder.caches}
 
-    def greedy(self, prompt: list[int], steps: int, inputs: Arrays | None = None) -> Answer:
-        """Feeds the prompt at once, and then token by token. `inputs` are those of the encoder."""
-        fixed = self._encoder.encode(inputs, prompt) if self._encoder else {}
+    def greedy(self, text: Text, steps: int) -> Answer:
+        """Feeds the prompt at once, and then token by token."""
+        fixed = self._encoder.encode(text) if self._encoder else {}
         caches = self._decoder.empty(self._decoder.caches)
         answer = Answer()
-        tokens, read = prompt, 0
+        tokens, read = text.prompt, 0
         while len(answer.tokens) < steps:
             results = self._decoder.step(tokens, read, fixed | caches)
             caches = {past: results[present] for past, present in self._pairs.items()}

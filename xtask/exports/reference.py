@@ -19,7 +19,7 @@ import torch
 import transformers
 from checkpoint import make_model, save
 from families import Family, families
-from inputs import Arrays, make_inputs
+from texts import Arrays, make_inputs
 from transformers import GenerationMixin, PreTrainedModel
 
 PROMPTS = [1, 7, 20]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from inputs import read_inputs
+from texts import read_texts
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
@@ -49,7 +49,7 @@ class Decoder(nn.Module):
 
 def export(model: PreTrainedModel, checkpoint: Path, folder: Path, opset: int) -> None:
     """Exports both parts in float32."""
-    inputs = read_inputs(checkpoint)[0]
+    inputs = read_texts(checkpoint)[0].inputs
     name = next(name for name in inputs if name != "attention_mask")
     given = torch.from_numpy(inputs[name]).repeat_interleave(BATCH, 0)
     # Whisper takes features of one length, and no mask.

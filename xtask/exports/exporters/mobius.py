@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import onnx
 from mobius import __main__ as command
 
 
@@ -24,3 +25,6 @@ def _build(checkpoint: Path, folder: Path, *options: str) -> None:
     # An encoder-decoder is two models.
     for file in (folder / "decoder").glob("*"):
         file.rename(folder / file.name)
+    if (folder / "encoder").exists():
+        # Both keep weights in a file of the same name.
+        onnx.save(onnx.load(folder / "encoder" / "model.onnx"), folder / "encoder_model.onnx")
