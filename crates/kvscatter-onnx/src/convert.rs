@@ -36,6 +36,8 @@
 //! If the options name a type of caches, new rows are cast or quantized before they are written, and attention reads
 //! them in its own type ([`CacheType`]). A decoder whose caches are static already can get another type too.
 //!
+//! The options may also ask for caches `[batch, slots, heads * head size]` ([`CacheLayout`]).
+//!
 //! Operators with quantized weights stay.
 //!
 //! The conversion uses the structure of the graph. Names count only for the roles of inputs
@@ -48,19 +50,22 @@
 //!
 //! | for | modules, in order |
 //! |---|---|
-//! | what a caller wants and cannot have | `cache_type`, `options`, `refusal`, `kept` |
+//! | what a caller wants and cannot have | `cache_type`, `cache_layout`, `options`, `refusal`, `kept` |
 //! | made-up steps | `ring`, `probe`, `probes`, `sample_numbers` |
 //! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
 //! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `report`, `rewrite`, `metadata` |
-//! | passes | `pass`, `form`, `to_standard`, `joins`, `static_caches`, `raise_scatters`, `narrow`, `passes` |
-//! | uses of a conversion | `mask_rule`, `conversion`, `outcome` |
+//! | passes | `pass`, `form`, `to_standard`, `joins`, `static_caches`, `raise_scatters`, `narrow`, `flat`, `passes` |
+//! | uses of a conversion | `mask_rule`, `conversion`, `cache_names`, `outcome` |
 
 mod attention;
+mod cache_layout;
+mod cache_names;
 mod cache_type;
 mod caches;
 mod conversion;
 mod equivalence;
 mod exported;
+mod flat;
 mod form;
 mod fusion;
 mod joins;
@@ -90,6 +95,8 @@ mod tables;
 mod to_standard;
 mod windows;
 
+pub use cache_layout::CacheLayout;
+pub use cache_names::{CacheNames, CacheNamesError};
 pub use cache_type::{CacheType, CacheTypeError};
 pub use conversion::{Converted, convert};
 pub use kept::{KeptAttention, KeptForm, KeptReason};

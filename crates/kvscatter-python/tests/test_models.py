@@ -81,6 +81,23 @@ def test_conversions_have_the_fields_of_the_documents(model: Path, cache_type: A
     )
 
 
+def test_a_layout_and_names_are_those_of_mobius(tmp_path: Path) -> None:
+    output = tmp_path / "static.onnx"
+    kvscatter.convert(GROWING, output, max_seq=64, layout="3d", names="{part}_cache.{i}")
+    caches, expected = [
+        [
+            (cache.past, cache.present, cache.axis, cache.shape[1:])
+            for cache in kvscatter.inspect(model).caches
+        ]
+        for model in (output, STATIC)
+    ]
+    assert caches == expected
+    certificate = kvscatter.certify(output, original=GROWING, no_timing=True)
+    assert certificate.verdict == "passed", certificate.evidence
+    with pytest.raises(errors.OptionError, match="does not contain {i}"):
+        kvscatter.convert(GROWING, output, max_seq=64, names="{part}")
+
+
 def test_a_ring_and_narrow_caches_are_results(tmp_path: Path) -> None:
     converted = kvscatter.convert(
         WINDOW, tmp_path / "a.onnx", max_seq=64, chunk=2, rewind=1, cache_type="int8"

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
-    self, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow, NarrowCaches, PassReport,
-    Report, RingSize, UNLIMITED, WindowedCaches,
+    self, CacheLayout, CacheNames, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow,
+    NarrowCaches, PassReport, Report, RingSize, UNLIMITED, WindowedCaches,
 };
 use kvscatter_onnx::internal::text::units;
 use kvscatter_onnx::source::ModelSource;
@@ -93,6 +93,22 @@ pub(crate) struct Convert {
     #[command(flatten)]
     caches: CacheTypeArgs,
 
+    /// The dimensions of the caches
+    #[arg(long, value_name = "LAYOUT", value_enum, default_value_t)]
+    layout: Layout,
+
+    /// Names of the pasts, with {i} for the layer from 0 and {part} for key or value
+    ///
+    /// '{part}_cache.{i}' with --layout 3d gives the caches of mobius --static-cache. The presents get the same names
+    /// with updated_ before them, or with present in place of past_key_values or past at the beginning. Scales of int8
+    /// caches end with _scale.
+    #[arg(long, value_name = "PATTERN")]
+    names: Option<String>,
+
+    /// Names of the presents, if they do not follow from --names
+    #[arg(long, value_name = "PATTERN", requires = "names")]
+    present_names: Option<String>,
+
     /// Leave attention that consists of separate nodes as it is
     #[arg(long)]
     keep_attention: bool,
@@ -130,6 +146,18 @@ enum Window {
     Mask,
 }
 
+/// The dimensions of the caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Layout {
+    /// [batch, heads, N, head size]
+    #[default]
+    #[value(name = "4d")]
+    ByHead,
+    /// [batch, N, heads * head size], which only Attention nodes read
+    #[value(name = "3d")]
+    Flat,
+}
+
 /// The context lengths that the capacity is compared with.
 const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 
@@ -149,7 +177,16 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     let options = args.onnxruntime.map_or(options, |oldest| options.onnxruntime(oldest));
     let (cache_type, rotates) = args.caches.checked()?;
     let options = options.caches(cache_type, rotates);
-    let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
+    let options = options.layout(match args.layout {
+        Layout::ByHead => CacheLayout::ByHead,
+        Layout::Flat => CacheLayout::Flat,
+    });
+    let names = args.names.as_deref().map(|past| CacheNames::new(past, args.present_names.as_deref()));
+    let names = names.transpose()?;
+    let renamed = convert::convert(&model, options).and_then(|mut converted| {
+        names.as_ref().map_or(Ok(()), |names| converted.rename_caches(names)).map(|()| converted)
+    });
+    let converted = renamed.map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),
     })?;

@@ -15,6 +15,8 @@ mod whole;
 
 pub(super) use idioms::IDIOMS;
 pub(super) use nodes::{AttentionNode, Attentions, OperandSource};
-pub(super) use site::{CacheRead, Factor, Form, MaskKind, ScoresLayout, Site, WeightedSum, ZeroAddition};
+pub(super) use site::{
+    CacheRead, Factor, Form, Mask, MaskKind, ScoresLayout, Site, WeightedSum, ZeroAddition,
+};
 pub(super) use walk::{AttentionSites, shape_probe};
 pub(super) use whole::WholeCaches;

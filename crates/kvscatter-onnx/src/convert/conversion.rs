@@ -1,5 +1,6 @@
 //! Converts a decoder.
 
+use super::cache_layout::CacheLayout;
 use super::options::ConvertOptions;
 use super::passes::{self, PASSES};
 use super::report::Report;
@@ -18,8 +19,8 @@ pub struct Converted {
 /// Converts a decoder to a static cache. The options are a number of slots for each sample, or
 /// [`ConvertOptions`].
 ///
-/// If the options name a type of caches, a decoder whose caches are static already is converted too, and only their
-/// type changes.
+/// If the options name a type or a layout of caches, a decoder whose caches are static already is converted too, and only
+/// these change.
 ///
 /// Of a merged decoder, the branch with a past is converted, as [`unmerge`](crate::unmerge) takes it out.
 ///
@@ -43,7 +44,11 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     let passed = passes::run(model, options, &PASSES)?;
     let mut converted = passed.model.into_owned();
     let ConvertOptions { keep_attention, .. } = options;
-    let caches = passed.report.caches.narrow.as_ref().map(ToString::to_string).unwrap_or_default();
+    let mut caches = passed.report.caches.narrow.as_ref().map(ToString::to_string).unwrap_or_default();
+    // Rows of another layout have another order, so a saved sample does not fit.
+    if options.layout != CacheLayout::default() {
+        caches.push_str(&options.layout.to_string());
+    }
     let exported = model.graph_hash()?.with_options([keep_attention, options.may_cap()], &caches);
     exported.set(converted.graph_hash()?, converted.proto_mut());
     let branch = unmerged.as_ref().map(|unmerged| unmerged.branch.clone());

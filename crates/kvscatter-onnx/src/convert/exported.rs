@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::attention::{AttentionSites, Attentions, IDIOMS, Site, WholeCaches, shape_probe};
+use super::attention::{
+    AttentionNode, AttentionSites, Attentions, IDIOMS, Mask, Site, WholeCaches, shape_probe,
+};
 use super::masks;
 use super::probe::{Inputs, Probe};
 use super::probes::{self, Padding};
 use super::refusal::ConvertRefusal;
 use super::rule::{CacheWindow, CandidateRules, Rule};
 use super::tables::{self, ShortTable};
-use crate::decoder::{Cache, Decoder, InputRole};
+use crate::decoder::{Cache, Decoder, Input, InputRole};
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
 
@@ -84,6 +86,28 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
     /// Finds the rule of each attention operation, and checks on every probe that its masks follow the rule. Returns
     /// the probes with the evaluations of the decoder on them.
     pub(super) fn check_masks(&mut self) -> Result<Vec<Lane<'m>>, OnnxError> {
+        let checked = self.checked_masks();
+        checked.map_err(|error| self.naming_input(error))
+    }
+
+    /// Names the input without a role from which a mask is computed, if that is why the mask is not known.
+    fn naming_input(&self, error: OnnxError) -> OnnxError {
+        if !matches!(error.cause(), Some(ConvertRefusal::MaskUnknown)) {
+            return error;
+        }
+        let OnnxError::InNode { node, .. } = &error else { return error };
+        let of_sites = self.sites.sites.iter().flat_map(Site::masks);
+        let of_sites = of_sites.filter(|mask| mask.node.index() == node.index).filter_map(Mask::value);
+        let nodes = self.attentions.nodes.iter().filter(|attention| attention.node.index() == node.index);
+        let sources = self.decoder.sources(of_sites.chain(nodes.filter_map(AttentionNode::mask)));
+        let is_unknown =
+            |input: &&Input<'_>| input.role == InputRole::Other && sources.contains(input.value.name);
+        let Some(input) = self.decoder.inputs.iter().find(is_unknown) else { return error };
+        let (input, node) = (input.value.name.to_owned(), node.clone());
+        OnnxError::InNode { node, cause: Box::new(ConvertRefusal::MaskInput { input }.into()) }
+    }
+
+    fn checked_masks(&mut self) -> Result<Vec<Lane<'m>>, OnnxError> {
         if let Some(longest) = self.probes.last() {
             let mut fold = Fold::new(self.graph, self.external.as_ref());
             longest.feed(&self.inputs, &mut fold)?;

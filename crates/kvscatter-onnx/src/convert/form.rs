@@ -8,4 +8,4 @@ mod casts;
 mod layout;
 
 pub(super) use casts::unify_types;
-pub(super) use layout::change_layouts;
+pub(super) use layout::{answer, change_layouts};

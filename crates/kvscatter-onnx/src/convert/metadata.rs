@@ -13,6 +13,9 @@ use crate::RuntimeVersion;
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::proto::{ModelProto, metadata, set_metadata};
 
+/// The end of the layout of caches of codes.
+const OF_SCALES: &str = "; scales have 1 in place of the head size";
+
 /// Describes a rewritten model in its `metadata_props`, under keys that begin with `kvscatter.`.
 pub(super) fn write(
     exported: &ExportedDecoder<'_, '_>,
@@ -162,9 +165,23 @@ pub(super) fn write_narrow(pairs: &str, narrow: &NarrowCaches, model: &mut Model
     }
     let scales: Vec<_> = narrow.scales.iter().map(|(codes, scale)| format!("{codes} -> {scale}")).collect();
     set("scales", &scales.join("; "));
-    if let Some(layout) = layout {
-        set("cache_layout", &format!("{layout}; scales have 1 in place of the head size"));
+    // Names may be written again.
+    if let Some(layout) = layout.filter(|layout| !layout.ends_with(OF_SCALES)) {
+        set("cache_layout", &format!("{layout}{OF_SCALES}"));
     }
+}
+
+/// Describes the layout of flat caches.
+pub(super) fn write_flat(model: &mut ModelProto) {
+    let Some(layout) = metadata(model, "kvscatter.cache_layout") else { return };
+    let layout =
+        layout.replace("[batch, heads, ", "[batch, ").replace(", head size]", ", heads * head size]");
+    set_metadata(model, "kvscatter.cache_layout", &layout.replace("along axis 2", "along axis 1"));
+}
+
+/// Names each past with its present. `pairs` are those of [`pairs`].
+pub(super) fn write_pairs(pairs: &str, model: &mut ModelProto) {
+    set_metadata(model, "kvscatter.caches", pairs);
 }
 
 /// Returns each past of a decoder with its present.

@@ -1,5 +1,6 @@
 //! Options of a conversion.
 
+use super::cache_layout::CacheLayout;
 use super::cache_type::CacheType;
 use crate::RuntimeVersion;
 
@@ -24,6 +25,8 @@ pub struct ConvertOptions {
     pub cache_type: Option<CacheType>,
     /// Whether keys and queries are rotated before keys become int8, so that no channel dominates the scale of a row.
     pub rotation: bool,
+    /// The layout of the caches.
+    pub layout: CacheLayout,
 }
 
 /// How the caches of layers with a window are kept.
@@ -67,6 +70,7 @@ impl ConvertOptions {
             windowed: WindowedCaches::default(),
             cache_type: None,
             rotation: true,
+            layout: CacheLayout::default(),
         }
     }
 
@@ -97,6 +101,17 @@ impl ConvertOptions {
     #[must_use]
     pub fn caches(self, cache_type: Option<CacheType>, rotation: bool) -> Self {
         Self { cache_type, rotation, ..self }
+    }
+
+    /// Sets the layout of the caches.
+    #[must_use]
+    pub fn layout(self, layout: CacheLayout) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// Returns `true` if caches that are static are changed.
+    pub(super) fn changes_static(self) -> bool {
+        self.cache_type.is_some() || self.layout != CacheLayout::default()
     }
 }
 

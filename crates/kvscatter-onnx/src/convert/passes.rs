@@ -14,14 +14,14 @@ use super::pass::{self, Change, Pass, Stage, Subject, at_origin, move_to_origin}
 use super::probes::Padding;
 use super::refusal::ConvertRefusal;
 use super::report::{CacheReport, Claim, PassReport, Report};
-use super::{caches, form, joins, narrow, raise_scatters, ring, static_caches, to_standard};
+use super::{caches, flat, form, joins, narrow, raise_scatters, ring, static_caches, to_standard};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
 use crate::{Model, OnnxError, opset, standard};
 
 /// The passes. Those that make caches static come after those that bring a decoder into the form that they expect, but
 /// scatters are raised first, because the other passes expect caches that grow.
-pub(super) static PASSES: [Pass; 8] = [
+pub(super) static PASSES: [Pass; 9] = [
     Pass {
         name: "raise operator set",
         claim: Claim::Values,
@@ -78,6 +78,13 @@ pub(super) static PASSES: [Pass; 8] = [
         takes: |_, _| false,
         run: narrow::narrow_caches,
     },
+    Pass {
+        name: flat::PASS,
+        claim: Claim::Values,
+        stage: Stage::AfterStatic,
+        takes: |_, _| false,
+        run: flat::flatten_caches,
+    },
 ];
 
 /// A decoder after several passes.
@@ -101,8 +108,8 @@ pub(super) fn run<'m>(
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     let is_taken = |cache: &Cache<'_>| PASSES.iter().any(|pass| (pass.takes)(&decoder, cache));
-    let is_narrowed = |cache: &Cache<'_>| cache.is_static() && options.cache_type.is_some();
-    let mut is_static = decoder.caches.iter().all(is_narrowed);
+    let is_changed = |cache: &Cache<'_>| cache.is_static() && options.changes_static();
+    let mut is_static = decoder.caches.iter().all(is_changed);
     if is_static {
         caches::check_static(&decoder, options.max_seq)?;
     } else {
@@ -147,12 +154,12 @@ pub(super) fn run<'m>(
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
         is_static |= pass.stage == Stage::MakesStatic;
-        if is_static && options.cache_type.is_none() {
+        if is_static && !options.changes_static() {
             break;
         }
     }
-    // Nothing has changed, because static caches have this type already.
-    let first = decoder.caches.first().filter(|cache| is_narrowed(cache) && passed.report.passes.is_empty());
+    // Nothing has changed, because static caches have this type and layout already.
+    let first = decoder.caches.first().filter(|cache| is_changed(cache) && passed.report.passes.is_empty());
     match first {
         Some(cache) => Err(ConvertRefusal::AlreadyStatic { past: cache.past.to_owned() }.into()),
         None => Ok(passed),

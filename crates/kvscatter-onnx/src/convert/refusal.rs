@@ -124,6 +124,12 @@ pub enum ConvertRefusal {
     /// The mask depends on more than shapes and the attention mask.
     #[error("the mask depends on more than the lengths and the attention mask")]
     MaskUnknown,
+    /// The mask depends on an input whose values are not known, such as the ids of blocks of image tokens.
+    #[error(
+        "the mask depends on input {input:?}, and only masks of lengths and of attention_mask are converted: blocks of \
+         tokens that see each other and prefixes also need the ids of cached tokens"
+    )]
+    MaskInput { input: String },
     /// The mask hides a slot that the [rule](crate::convert) shows, or shows one that the rule hides.
     #[error(
         "the mask {} slot {slot} from the token at {position}{}: only causal attention is converted, over all real \
@@ -164,6 +170,21 @@ pub enum ConvertRefusal {
          a cache type, or export attention as Attention nodes"
     )]
     CacheReader { present: String, asked: CacheType },
+    /// The form of a cache prevents another layout.
+    #[error("past {past:?} cannot become [batch, slots, heads * head size]: {reason}")]
+    FlatForm { past: String, reason: &'static str },
+    /// A node other than an `Attention` node reads a cache whose layout would change.
+    #[error(
+        "this node reads the cache {present:?}, and only Attention may read a cache [batch, slots, heads * head size]. \
+         Convert without a layout, or export attention as Attention nodes"
+    )]
+    FlatReader { present: String },
+    /// A pattern of names has no name for the cache.
+    #[error("past {past:?} contains neither keys nor values alone, so a pattern of names does not fit it")]
+    CacheUnnamed { past: String },
+    /// A new name of a cache is that of another value.
+    #[error("the name {name:?} of a cache is taken by another value: use another pattern")]
+    NameTaken { name: String },
     /// An input or output of `Attention` is not supported with a static cache.
     #[error("{what} of Attention is not supported with a static cache")]
     AttentionForm { what: &'static str },

@@ -9,6 +9,7 @@ mod encoder;
 mod eval;
 mod external;
 mod fingerprint;
+mod flat;
 mod forms;
 mod fusion;
 mod fusion_lengths;

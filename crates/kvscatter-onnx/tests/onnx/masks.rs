@@ -15,7 +15,7 @@ use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
 use crate::convert::{MAX_SEQ, changed, converted};
 use crate::support::{
     BY_SLOTS, BY_TOKENS, Nodes, assert_refused, count, counts, first, fix_dim, graph_mut, insert, int,
-    llama_with_window, load, maker, nodes_mut, op_types, raw, reader, refusal, reroute,
+    llama_with_window, load, maker, nodes_mut, op_types, parsed, raw, reader, refusal, reroute,
 };
 
 #[test]
@@ -45,6 +45,37 @@ fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
     }
     // Padding is visible.
     assert!(convert(&changed(dynamic, "Cast", operator("IsNaN")), MAX_SEQ).is_err());
+}
+
+/// Blocks of image tokens see each other, and so do the tokens of a prefix.
+#[test]
+fn a_mask_of_another_input_is_refused_with_its_name() {
+    for (input, shown) in [
+        ("types: int64[batch, new]", "Unsqueeze(Equal(types, 1), [1, 3])"),
+        ("types: int64[batch]", "Less(slots, Unsqueeze(types, [1, 2, 3]))"),
+    ] {
+        let nodes = format!(
+            "tokens = Gather(0.5[16, 4], ids)
+            one = Unsqueeze(tokens, [1])
+            rows = Concat(one, Neg(one)) {{axis=1}}
+            present = Concat(past, rows) {{axis=2}}
+            end = Shape(present) {{start=2, end=3}}
+            start = Shape(past) {{start=2, end=3}}
+            slots = Range(0, Squeeze(end), 1)
+            causal = LessOrEqual(slots, Unsqueeze(Slice(slots, start, end), [1]))
+            visible = Or(causal, {shown})
+            scores = MatMul(rows, Transpose(present) {{perm=[0, 1, 3, 2]}})
+            weights = Softmax(Where(visible, scores, -10000.0)) {{axis=-1}}
+            logits = Gather(MatMul(weights, present), 0) {{axis=1}}"
+        );
+        let inputs = format!("ids: int64[batch, new], {input}, past: float[batch, 2, cached, 4]");
+        let model = parsed(&inputs, &nodes, "logits: float[batch, new, 4], present: float[batch, 2, all, 4]");
+        assert_eq!(
+            refusal(&model, MAX_SEQ),
+            ConvertRefusal::MaskInput { input: "types".to_owned() },
+            "{shown}"
+        );
+    }
 }
 
 #[test]

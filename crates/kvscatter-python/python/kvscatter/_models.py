@@ -77,6 +77,9 @@ def convert(
     rewind: int | None = None,
     cache_type: CacheType | None = None,
     no_rotation: bool = False,
+    layout: Literal["4d", "3d"] | None = None,
+    names: str | None = None,
+    present_names: str | None = None,
     keep_attention: bool = False,
     onnxruntime: str | None = None,
     encoder_output: Path | None = None,
@@ -98,6 +101,12 @@ def convert(
         rewind: The number of tokens that a sample of a model with rings can be taken back. The default is 32.
         cache_type: The type of the caches. The default is that of the export.
         no_rotation: Whether int8 keys are stored without the Hadamard rotation, which increases their error.
+        layout: The dimensions of the caches: ``"4d"`` for ``[batch, heads, max_seq, head size]``, or ``"3d"`` for
+            ``[batch, max_seq, heads * head size]``, which only ``Attention`` nodes read. The default is ``"4d"``.
+        names: A pattern of the names of the pasts, with ``{i}`` for the layer from 0 and ``{part}`` for ``key`` or
+            ``value``, such as ``"{part}_cache.{i}"``. The default is to keep the names.
+        present_names: A pattern of the names of the presents. The default follows from ``names``: with ``updated_``
+            before it, or with ``present`` in place of ``past_key_values`` or ``past`` at the beginning.
         keep_attention: Whether attention that consists of separate nodes is left as it is.
         onnxruntime: The oldest version of ONNX Runtime that must run the model without the plugin, such as ``"1.26"``.
         encoder_output: The file of an encoder that computes all inputs that the decoder takes from one. It is made of
@@ -126,6 +135,9 @@ def convert(
         rewind=rewind,
         cache_type=cache_type,
         no_rotation=no_rotation,
+        layout=layout,
+        names=names,
+        present_names=present_names,
         keep_attention=keep_attention,
         onnxruntime=onnxruntime,
         encoder_output=encoder_output,

@@ -116,6 +116,17 @@ pub(in crate::convert) enum MaskKind<'m> {
     Floor { floor: &'m str },
 }
 
+impl<'m> Mask<'m> {
+    /// Returns the value that chooses the slots, or `None` if the node only keeps scores finite.
+    pub(in crate::convert) fn value(&self) -> Option<&'m str> {
+        match self.kind {
+            MaskKind::Add { operand } => Some(operand),
+            MaskKind::Where { condition, .. } => Some(condition),
+            MaskKind::Floor { .. } => None,
+        }
+    }
+}
+
 /// A node that adds zeros to scores, one for each slot. Exporters write such nodes for operators that
 /// multiply, add and scale at once.
 #[derive(Clone, Copy, Debug)]

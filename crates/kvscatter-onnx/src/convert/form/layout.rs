@@ -239,7 +239,11 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
 }
 
 /// Replaces a `Shape` by nodes that read the whole shape.
-fn answer(node: &Node<'_>, shape: &str, editor: &mut Editor<'_>) -> Result<(), OnnxError> {
+pub(in crate::convert) fn answer(
+    node: &Node<'_>,
+    shape: &str,
+    editor: &mut Editor<'_>,
+) -> Result<(), OnnxError> {
     let bound = |name, default| node.attribute(name).and_then(|bound| bound.i).unwrap_or(default);
     let (start, end) = (editor.ints(&[bound("start", 0)])?, editor.ints(&[bound("end", i64::MAX)])?);
     editor.remove_node(node.index());
