@@ -84,13 +84,11 @@ pub enum SessionError {
     )]
     EncoderStacked { input: String, batch: usize },
     /// A sample of an encoder-decoder is fed before it has the outputs of the encoder.
-    #[error(
-        "sample {sample} has no {input:?} from the encoder: set the encoder's outputs before its first token"
-    )]
+    #[error("{sample} has no {input:?} from the encoder: set the encoder's outputs before its first token")]
     EncoderMissing { sample: Sample, input: String },
     /// The outputs of an encoder change while a sample has tokens that attend to them.
     #[error(
-        "sample {sample} has {tokens} cached tokens, which attend to the encoder's outputs so far: these change only at 0 \
+        "{sample} has {tokens} cached tokens, which attend to the encoder's outputs so far: these change only at 0 \
          tokens"
     )]
     EncoderChanged { sample: Sample, tokens: usize },

@@ -4,24 +4,11 @@ use std::collections::BTreeSet;
 
 use super::follow::follow;
 use super::part::{by_reader, is_product};
-use super::roles::{Input, InputRole, is_float};
+use super::roles::{EncoderPart, Input, InputRole, is_float};
 use super::trace::Path;
 use crate::decoder::CachePart;
 use crate::passing::{OnScores, moves, passed_on};
 use crate::{Dimension, Graph, Node, ValueInfo};
-
-/// What an encoder computes for a decoder, once for each text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EncoderPart {
-    /// The keys of a layer's attention to the encoder, which no step changes.
-    Keys,
-    /// The values of a layer's attention to the encoder, which no step changes.
-    Values,
-    /// The states of the encoder, from which every step computes keys and values.
-    States,
-    /// The mask that marks the encoder's real positions, `[batch, encoder length]`.
-    Mask,
-}
 
 /// The stages of attention in which a value can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

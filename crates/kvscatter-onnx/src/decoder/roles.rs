@@ -2,7 +2,6 @@
 
 use kvscatter::ElementType;
 
-use super::encoder::EncoderPart;
 use super::trace::Path;
 use crate::graph::DEFAULT_DOMAIN;
 use crate::onnx_attention::{MASK, NONPAD_KV_SEQLEN};
@@ -66,6 +65,19 @@ pub enum InputRole {
     Encoder(EncoderPart),
     /// None of the other roles.
     Other,
+}
+
+/// What an encoder computes for a decoder, once for each text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EncoderPart {
+    /// The keys of a layer's attention to the encoder, which no step changes.
+    Keys,
+    /// The values of a layer's attention to the encoder, which no step changes.
+    Values,
+    /// The states of the encoder, from which every step computes keys and values.
+    States,
+    /// The mask that marks the encoder's real positions, `[batch, encoder length]`.
+    Mask,
 }
 
 impl InputRole {
