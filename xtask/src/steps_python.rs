@@ -57,6 +57,7 @@ const ONNX: &str = "docs/python/onnx.md";
 const SESSION: &str = "docs/python/session.md";
 const TEXT: &str = "docs/python/text.md";
 const SESSIONS: &str = "docs/sessions.md";
+const ENCODERS: &str = "docs/encoder-decoders.md";
 const JAX: &str = "docs/python/jax.md";
 const PYTORCH: &str = "docs/python/pytorch.md";
 
@@ -239,7 +240,7 @@ fn test() -> Step {
     commands.push(pytest(&tools, &[TESTS]).with_all(ignored));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
-    commands.push(documents(&tools, &[MODELS, ONNX, SESSION, TEXT, SESSIONS]));
+    commands.push(documents(&tools, &[MODELS, ONNX, SESSION, TEXT, SESSIONS, ENCODERS]));
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 
