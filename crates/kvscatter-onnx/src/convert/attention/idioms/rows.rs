@@ -50,9 +50,9 @@ pub(super) fn joined<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> 
     });
     let Some(Some(first)) = caches.next() else { return Ok(None) };
     let have_slots_there = |cache: Option<&CacheRead<'m>>| cache.is_some_and(|it| it.axis == first.axis);
-    let axis = fold::axis(reading.node.int("axis")?.unwrap_or_default(), walk.rank(reading.output())?)?;
-    if axis == first.axis || !caches.all(have_slots_there) {
+    if !caches.all(have_slots_there) {
         return Ok(None);
     }
+    // Slots that follow each other would be more than the slots of a cache.
     walk.moved(reading.node, State::Cache(first.part()))
 }
