@@ -42,8 +42,8 @@ pub enum CacheNamesError {
 impl CacheNames {
     /// Creates the patterns of pasts and of presents.
     ///
-    /// Without a pattern of presents, it is that of pasts with `present` in place of a `past_key_values` or `past` at the
-    /// beginning, or with `updated_` before it.
+    /// Without a pattern of presents, it is that of pasts with `updated_` before it, or with `present` in place of
+    /// `past_key_values` or `past` at the beginning.
     ///
     /// # Errors
     /// Returns [`CacheNamesError`] if two names would be equal.

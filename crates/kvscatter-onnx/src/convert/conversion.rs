@@ -19,8 +19,8 @@ pub struct Converted {
 /// Converts a decoder to a static cache. The options are a number of slots for each sample, or
 /// [`ConvertOptions`].
 ///
-/// If the options name a type or a layout of caches, a decoder whose caches are static already is converted too, and only
-/// these change.
+/// If the options name a type or a layout of caches, a decoder whose caches are static already is converted too, and
+/// only these change.
 ///
 /// Of a merged decoder, the branch with a past is converted, as [`unmerge`](crate::unmerge) takes it out.
 ///

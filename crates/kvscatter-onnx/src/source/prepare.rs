@@ -23,7 +23,7 @@ const DEFAULT_MAX_SEQ: usize = 4096;
 /// How a model is made ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrepareOptions {
-    /// Whether a model whose caches grow, or are written by scatters, is converted. It otherwise runs as it was exported.
+    /// Whether a model whose caches grow, or are written by scatters, is converted. It otherwise runs as exported.
     pub convert: bool,
     /// The slots of each sample in a conversion. The default is the number of tokens that the model supports, and at
     /// most 4096.
@@ -78,8 +78,8 @@ pub enum Preparation {
 }
 
 impl ModelSource {
-    /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` or scatters write
-    /// them, that is a conversion. It is made at the first call and used again later, as the [module](super) describes.
+    /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` or scatters
+    /// write them, that is a conversion. It is made at the first call and used again later, as the [module](super) describes.
     ///
     /// A model with static caches runs as it is unless the options name a type of caches, and so does every model if
     /// [`PrepareOptions::convert`] is `false`.

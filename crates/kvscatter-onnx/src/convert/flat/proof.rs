@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::{FlatCache, FlatReader, PASS};
+use super::sites::{FlatCache, FlatReader, PASS};
 use crate::convert::caches::RANK;
 use crate::convert::refusal::ConvertRefusal;
 use crate::fold::{Fold, MAX_VALUES, Value, Values, elements, signed, strides, to_float, walk};
@@ -75,7 +75,7 @@ fn rows_question(
     const UPDATE: &str = "update";
     const FLAT: &str = "flat update";
     let shape = [BATCH, cache.heads, NEW, cache.size];
-    let update = made_up(cache.cache.element, &shape)?;
+    let update = made_up(cache.cache.element, &shape, 0)?;
     let known = [(FLAT.to_owned(), flat(&update)?), (UPDATE.to_owned(), update)].into();
     let nodes = vec![NodeProto::new("Identity", &[FLAT], &["rows"])];
     let before = untyped_model(nodes, [FLAT], ["rows"], operators.to_vec());
@@ -95,13 +95,13 @@ fn attention_question<'m>(
     for (slot, name) in node.proto().input.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         let Value { element, ref shape, .. } = *fold.value(name)?;
         let by_head =
-            |heads: usize, tokens: usize, size: usize| made_up(element, &[BATCH, heads, tokens, size]);
+            |heads: usize, tokens: usize, size: usize| made_up(element, &[BATCH, heads, tokens, size], slot);
         let value = match slot {
             QUERIES if *is_by_head => by_head(*queries, NEW, *size)?,
             QUERIES => flat(&by_head(*queries, NEW, *size)?)?,
             KEYS => by_head(*keys, SLOTS, *size)?,
             VALUES => by_head(*keys, SLOTS, *value_size)?,
-            MASK => made_up(element, &mask_shape(shape, *queries))?,
+            MASK => made_up(element, &mask_shape(shape, *queries), slot)?,
             NONPAD_KV_SEQLEN => Value::ints([signed(NEW), signed(SLOTS)].to_vec())?,
             _ => return Err(ConvertRefusal::AttentionForm { what: "this input" }.into()),
         };
@@ -160,8 +160,8 @@ fn excerpt(
     excerpt.model
 }
 
-/// Returns a value of numbers that differ. A mask of booleans hides a third of the slots.
-fn made_up(element: ElementType, shape: &[usize]) -> Result<Value, OnnxError> {
+/// Returns a value of numbers that differ, and that depend on `first`. A mask of booleans hides a third of the slots.
+fn made_up(element: ElementType, shape: &[usize], first: usize) -> Result<Value, OnnxError> {
     let count = elements(shape);
     // The file may claim any number of heads.
     if count > MAX_VALUES {
@@ -173,7 +173,12 @@ fn made_up(element: ElementType, shape: &[usize]) -> Result<Value, OnnxError> {
         }
         _ => {
             let number = |at: usize| {
-                to_float(at.wrapping_mul(7919).checked_rem(PERIOD).unwrap_or_default()) / to_float(PERIOD)
+                to_float(
+                    at.wrapping_add(first.wrapping_mul(1_000_003))
+                        .wrapping_mul(7919)
+                        .checked_rem(PERIOD)
+                        .unwrap_or_default(),
+                ) / to_float(PERIOD)
                     - 0.5
             };
             Values::Floats((0..count).map(number).collect())

@@ -87,7 +87,7 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
         Ok(self.operands)
     }
 
-    /// Returns what a node takes out of the positions if that is only the first of them, with its value for the samples.
+    /// Returns what a node takes out of the positions if that is only the first one, with its value for the samples.
     fn first_position(
         &mut self,
         node: &Node<'m>,
