@@ -65,7 +65,7 @@ impl CacheNames {
     }
 
     /// Returns the new name of each past and present of a decoder.
-    fn of(&self, decoder: &Decoder<'_>) -> Result<BTreeMap<String, String>, ConvertRefusal> {
+    fn new_names(&self, decoder: &Decoder<'_>) -> Result<BTreeMap<String, String>, ConvertRefusal> {
         let (mut counts, mut names) = (BTreeMap::new(), BTreeMap::new());
         for cache in &decoder.caches {
             let part = match cache.part {
@@ -97,7 +97,7 @@ impl Converted {
     pub fn rename_caches(&mut self, names: &CacheNames) -> Result<(), OnnxError> {
         let exported = self.model.graph_hash()?.of_exported(self.model.proto());
         let graph = self.model.graph()?;
-        let new_names = names.of(&Decoder::from_graph(&graph)?)?;
+        let new_names = names.new_names(&Decoder::from_graph(&graph)?)?;
         let taken = Names::of_graph(&self.model.proto().graph);
         let is_taken = |name: &&String| taken.contains(name) && !new_names.contains_key(*name);
         if let Some(name) = new_names.values().find(is_taken) {

@@ -79,7 +79,8 @@ pub enum Preparation {
 
 impl ModelSource {
     /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` or scatters
-    /// write them, that is a conversion. It is made at the first call and used again later, as the [module](super) describes.
+    /// write them, that is a conversion. It is made at the first call and used again later, as the [module](super)
+    /// describes.
     ///
     /// A model with static caches runs as it is unless the options name a type of caches, and so does every model if
     /// [`PrepareOptions::convert`] is `false`.
@@ -116,7 +117,7 @@ impl ModelSource {
             return Ok((Some(kept.model), Preparation::Reused { max_seq: kept.max_seq }));
         }
         let model = Model::read(&self.model, &bytes, stamp)?;
-        let caches = CachesBefore::of(&model).in_file(&self.model)?;
+        let caches = CachesBefore::from_model(&model).in_file(&self.model)?;
         if matches!(caches, CachesBefore::Static(_)) && options.cache_type.is_none() {
             return Ok((None, Preparation::AsItIs));
         }
@@ -163,7 +164,7 @@ enum CachesBefore {
 }
 
 impl CachesBefore {
-    fn of(model: &Model) -> Result<Self, OnnxError> {
+    fn from_model(model: &Model) -> Result<Self, OnnxError> {
         if merged::unmerge(model)?.is_some() {
             return Ok(Self::Growing);
         }

@@ -88,7 +88,7 @@ fn other_capacities_than_that_of_the_model_are_refused() {
 
 /// transformers' `StaticCache` has smaller caches in layers with windows.
 #[test]
-fn caches_of_several_capacities_are_refused_whatever_the_slots_are() {
+fn caches_of_several_capacities_are_refused_for_any_slots() {
     let mut model = decoder(INDICES, SCATTER);
     let short = "narrow = ScatterElements(window, index, rows) {axis=2}";
     let [past, present] = ["window", "narrow"].map(|name| format!("{name}: float[batch, 2, 4, 4]"));

@@ -155,7 +155,9 @@ pub(super) fn readers<'m>(
         let [keys, values] = [KEYS, VALUES].map(|slot| node.input(slot).and_then(|name| read.get(name)));
         let (Some(keys), Some(values)) = (keys, values) else {
             let cache = keys.or(values).map(|flat| flat.cache);
-            return Err(cache.map_or_else(|| node.error(ConvertRefusal::Subgraph), |it| unflat(it, &node)));
+            return Err(
+                cache.map_or_else(|| node.error(ConvertRefusal::Subgraph), |cache| unflat(cache, &node))
+            );
         };
         if node.outputs().count() != 1 {
             return Err(node.error(ConvertRefusal::AttentionForm { what: "a second output" }));
