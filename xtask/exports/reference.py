@@ -31,7 +31,7 @@ SEEDS = range(1, 6)
 ENCODER_SEEDS = range(1, 21)
 # A lead above this needs no other seed. Engines differ by about 1e-5.
 ENOUGH = 5e-4
-# A text with fewer tokens says little about an encoder-decoder.
+# A text with fewer tokens shows little of an encoder-decoder.
 FEWEST = 4
 
 

@@ -169,8 +169,8 @@ impl<'m> Decoder<'m> {
         self.graph.uses(input).next().is_none() && !self.graph.output_names().any(|output| output == input)
     }
 
-    /// Returns the inputs that an encoder computes, in the order of the graph. There are none unless the decoder belongs
-    /// to an encoder-decoder.
+    /// Returns the inputs that an encoder computes, in the order of the graph. There are none unless the decoder
+    /// belongs to an encoder-decoder.
     pub fn from_encoder(&self) -> impl Iterator<Item = (&ValueInfo<'m>, EncoderPart)> {
         self.inputs.iter().filter_map(|input| match input.role {
             InputRole::Encoder(part) => Some((&input.value, part)),

@@ -21,7 +21,8 @@ use crate::proto::{ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::{Data, Dimension, Graph, Model, OnnxError, Tensor, ValueInfo, merged, opset, tensor_proto};
 pub use error::EncoderError;
 
-/// Returns an encoder with one output for each input of `decoder` that an encoder computes, under the name of the input.
+/// Returns an encoder with one output for each input of `decoder` that an encoder computes, under the name of the
+/// input.
 ///
 /// An output of the encoder itself is used if it has the name of the input, apart from words such as `past` and
 /// `present`. The states of the encoder become the decoder's states. Keys and values that the encoder does not compute
@@ -50,7 +51,7 @@ pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<M
             opset::upgrade(model, opset::NEWEST)?;
         }
     }
-    let (mut sources, states) = own_sources(&Graph::new(&joined)?, &wanted)?;
+    let OwnValues { mut sources, states } = own_values(&Graph::new(&joined)?, &wanted)?;
     let is_open = |(input, part): &&(&ValueInfo<'_>, EncoderPart)| {
         *part != EncoderPart::Mask && !sources.contains_key(input.name)
     };
@@ -67,11 +68,16 @@ pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<M
     Ok(encoder.with_proto(joined))
 }
 
-/// Returns the values of an encoder that are inputs of the decoder, by the name of the input, and the encoder's states.
-fn own_sources(
-    encoder: &Graph<'_>,
-    wanted: &[(&ValueInfo<'_>, EncoderPart)],
-) -> Result<(BTreeMap<String, String>, Result<String, EncoderError>), OnnxError> {
+/// The values that an encoder computes itself.
+struct OwnValues {
+    /// Those that are inputs of the decoder, by the name of the input.
+    sources: BTreeMap<String, String>,
+    /// The states, or the error if there are none.
+    states: Result<String, EncoderError>,
+}
+
+/// Finds the values of an encoder that are inputs of the decoder.
+fn own_values(encoder: &Graph<'_>, wanted: &[(&ValueInfo<'_>, EncoderPart)]) -> Result<OwnValues, OnnxError> {
     let (inputs, outputs) = (encoder.inputs()?, encoder.outputs()?);
     let is_states = |output: &&ValueInfo<'_>| {
         let rank = output.shape.as_ref().map_or(0, Vec::len);
@@ -97,7 +103,7 @@ fn own_sources(
         };
         sources.extend(source.map(|source| (input.name.to_owned(), source)));
     }
-    Ok((sources, states))
+    Ok(OwnValues { sources, states })
 }
 
 /// Returns the name of a cache without the words for its time, so that a past and its present have the same name.
@@ -117,8 +123,8 @@ struct Copied {
 }
 
 impl Copied {
-    /// Finds the nodes that compute the outputs that belong to these inputs. `states` is the name that their states get,
-    /// and `names` has the names that are taken.
+    /// Finds the nodes that compute the outputs that belong to these inputs. `states` is the name that their states
+    /// get, and `names` has the names that are taken.
     fn find(first: &Graph<'_>, states: &str, inputs: &[&str], mut names: Names) -> Result<Self, OnnxError> {
         let outputs: BTreeMap<_, _> = first.output_names().map(|name| (layer_name(name), name)).collect();
         let mut found = BTreeMap::new();

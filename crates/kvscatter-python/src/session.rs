@@ -157,8 +157,9 @@ impl PyKvSession {
 
     /// Gives a sample what an encoder has computed for its text, before its first token.
     ///
-    /// No step changes or copies these arrays, forks and beams of the sample attend to the same text, and `save` saves it
-    /// with the sample. Samples with texts of different lengths need a decoder with a mask of the encoder's positions.
+    /// No step changes or copies these arrays, forks and beams of the sample attend to the same text, and `save` saves
+    /// it with the sample. Samples with texts of different lengths need a decoder with a mask of the encoder's
+    /// positions.
     ///
     /// Args:
     ///     sample: A sample without cached tokens.
@@ -166,8 +167,8 @@ impl PyKvSession {
     ///         with a batch of 1. Without the mask, all positions are real.
     ///
     /// Raises:
-    ///     OptionError: The sample is not in this batch or has cached tokens, an input is absent, unknown or has another
-    ///         type or shape, or the arrays need more than `memory`.
+    ///     OptionError: The sample is not in this batch or has cached tokens, an input is absent, unknown or has
+    ///         another type or shape, or the arrays need more than `memory`.
     fn set_encoder_outputs(
         &self,
         py: Python<'_>,

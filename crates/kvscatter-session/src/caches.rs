@@ -246,7 +246,8 @@ impl Caches {
         }
     }
 
-    /// Copies the rows, states and inputs from an encoder that a sample of `tokens` tokens needs to another batch index.
+    /// Copies the rows, states and inputs from an encoder that a sample of `tokens` tokens needs to another batch
+    /// index.
     pub(crate) fn copy_sample(&mut self, from: usize, to: usize, tokens: usize, rings: &[RingTrack]) {
         let positions = self.needed(from, tokens, rings);
         for ((cache, rows), positions) in self.tensors.iter_mut().zip(&self.rows).zip(&positions) {

@@ -187,8 +187,8 @@ impl EncoderInputs {
         let batch = self.texts.len();
         let shapes: Vec<_> =
             self.ports.iter().zip(&needed).map(|(port, length)| port.shape(batch, *length)).collect();
-        let sizes = self.ports.iter().zip(&shapes).map(|(port, shape)| port.element.storage_len(shape));
-        let size = sizes.fold(Some(0_u64), |sum, size| sum?.checked_add(bytes(size?)));
+        let mut sizes = self.ports.iter().zip(&shapes).map(|(port, shape)| port.element.storage_len(shape));
+        let size = sizes.try_fold(0_u64, |sum, size| sum.checked_add(bytes(size?)));
         if size.is_none_or(|size| size > self.limit) {
             return Err(SessionError::MemoryLimit { needed: size, limit: self.limit });
         }

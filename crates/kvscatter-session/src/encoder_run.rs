@@ -57,7 +57,8 @@ impl Encoder {
     ///
     /// # Errors
     /// - Returns [`SessionError::EncoderOutputMissing`] for an input of the decoder that the encoder does not compute.
-    /// - Returns [`SessionError::Onnx`] if the file is no model, and [`SessionError::Load`] if the engine cannot load it.
+    /// - Returns [`SessionError::Onnx`] if the file is no model, and [`SessionError::Load`] if the engine cannot load
+    ///   it.
     pub fn open(
         engine: &dyn Engine,
         path: impl AsRef<Path>,

@@ -270,7 +270,8 @@ impl Generator {
     /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity, or a prompt alone after
     ///   [`fill_cache`](Self::fill_cache);
     /// - [`SessionError::BatchFull`] if there are more prompts than the batch has room for;
-    /// - [`SessionError::EncoderTexts`] if [`set_encoder_outputs`](Self::set_encoder_outputs) got another number of texts;
+    /// - [`SessionError::EncoderTexts`] if [`set_encoder_outputs`](Self::set_encoder_outputs) got another number of
+    ///   texts;
     /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches;
     /// - [`SessionError::SavePrompts`] if several prompts are to be saved, and [`SessionError::SavedUseless`] if the
     ///   caches grow.

@@ -136,8 +136,8 @@ impl KvSession {
         self.store.add()
     }
 
-    /// Gives a sample what an encoder has computed for its text: for each input of [`Interface::encoder`] the name and a
-    /// tensor with a batch of 1. The mask may be absent, and all positions are then real.
+    /// Gives a sample what an encoder has computed for its text: for each input of [`Interface::encoder`] the name and
+    /// a tensor with a batch of 1. The mask may be absent, and all positions are then real.
     ///
     /// The tensors are copied once. No step changes or copies them, forks and beams of the sample attend to the same
     /// text, and [`save`](Self::save) saves it with the sample.

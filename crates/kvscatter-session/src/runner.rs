@@ -126,8 +126,8 @@ impl Runner {
 
     /// Runs one step like [`in_place`](Self::in_place). It reads the current states and writes the next ones.
     ///
-    /// With `samples`, the run covers these samples. The caches, the states, the masks and the inputs from an encoder are
-    /// those of the whole batch, and the other inputs are those of the samples.
+    /// With `samples`, the run covers these samples. The caches, the states, the masks and the inputs from an encoder
+    /// are those of the whole batch, and the other inputs are those of the samples.
     pub(crate) fn in_place_with_states(
         &mut self,
         inputs: &[(String, Tensor)],

@@ -60,8 +60,8 @@ pub(crate) fn load(
     file.verify()?;
     let sample = store.add()?;
     if let Err(error) = read(store, runner, file, &plan, sample) {
-        // The file has changed since it was verified, or the text of the encoder does not fit beside the others. A later
-        // sample sets the rows to zero.
+        // The file has changed since it was verified, or the text of the encoder does not fit beside the others. A
+        // later sample sets the rows to zero.
         store.remove(sample)?;
         return Err(error);
     }
@@ -82,7 +82,7 @@ fn read(
         let Some(described) = file.sample().tensors.get(tensor).cloned() else { continue };
         let mut output = Tensor::zeros(described.element, &described.shape)?;
         let len = output.len();
-        file.read(tensor, 0, output.bytes_mut(), [0..len])?;
+        file.read(tensor, 0, output.bytes_mut(), std::iter::once(0..len))?;
         outputs.push((described.name, output));
     }
     if !outputs.is_empty() {

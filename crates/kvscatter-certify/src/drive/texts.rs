@@ -1,7 +1,7 @@
 //! The texts that the sequences of an encoder-decoder attend to.
 //!
-//! An encoder is not needed to compare two decoders. Each sequence has random keys and values in place of the outputs of
-//! an encoder, so that a decoder that exchanges samples computes other logits.
+//! An encoder is not needed to compare two decoders. Each sequence has random keys and values in place of the outputs
+//! of an encoder, so that a decoder that exchanges samples computes other logits.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -42,8 +42,8 @@ impl Texts {
         Ok(inputs)
     }
 
-    /// Returns what an encoder might compute for the text of a sequence. The values depend on the names of the inputs, so
-    /// they are the same for a model and its original.
+    /// Returns what an encoder might compute for the text of a sequence. The values depend on the names of the inputs,
+    /// so they are the same for a model and its original.
     pub(crate) fn of_sequence(
         self,
         interface: &Interface,

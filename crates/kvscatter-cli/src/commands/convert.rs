@@ -126,8 +126,8 @@ pub(crate) struct Convert {
 
     /// Also write the encoder of an encoder-decoder, with an output for each input that the decoder takes from it
     ///
-    /// It is made of encoder_model.onnx and of the decoder of the first step (decoder_model.onnx, or the merged decoder),
-    /// which compute keys and values in every layer and must be in the folder of the decoder.
+    /// It is made of encoder_model.onnx and of the decoder of the first step (decoder_model.onnx, or the merged
+    /// decoder), which compute keys and values in every layer and must be in the folder of the decoder.
     #[arg(long, value_name = "FILE")]
     encoder_output: Option<PathBuf>,
 

@@ -56,7 +56,7 @@ pub(super) fn join_parts(subject: &Subject<'_, '_>) -> Result<Option<Change>, On
     for probe in probes::probes(&inputs, options.max_seq, padding, 1, &Default::default()) {
         let mut fold = Fold::new(graph, external.as_ref());
         probe.feed(&inputs, &mut fold)?;
-        let found: Vec<_> = filled.iter().filter_map(|it| it.join(&mut fold)).collect();
+        let found: Vec<_> = filled.iter().filter_map(|parts| parts.join(&mut fold)).collect();
         match &mut joins {
             None => joins = Some(found),
             Some(joins) => joins.retain(|join| found.contains(join)),

@@ -21,8 +21,8 @@ pub(super) enum LengthReplacement<'m> {
     /// The columns of the new tokens in a value `[batch, past + new]` that is computed from the attention
     /// mask.
     Columns { value: &'m str, of: &'m str },
-    /// The rows of a table for the positions of the new tokens, `[new, width]`, which are added to the tokens. They become
-    /// rows for each sample, `[batch, new, width]`.
+    /// The rows of a table for the positions of the new tokens, `[new, width]`, which are added to the tokens. They
+    /// become rows for each sample, `[batch, new, width]`.
     Rows { value: &'m str, table: &'m str, positions: &'m str },
 }
 
@@ -84,7 +84,8 @@ fn added_rows<'m>(
         let adds = user.is("Add") || user.op_type() == "SkipLayerNormalization";
         adds && sum.is_some_and(|sum| *sum == [probe.batch, new, width])
     });
-    Some(LengthReplacement::Rows { value, table, positions }).filter(|it| is_added && it.holds(probe, fold))
+    let rows = LengthReplacement::Rows { value, table, positions };
+    (is_added && rows.holds(probe, fold)).then_some(rows)
 }
 
 impl LengthReplacement<'_> {

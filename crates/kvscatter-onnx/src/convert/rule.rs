@@ -183,9 +183,10 @@ impl Added {
                 slope * int_to_float(ElementType::Float64, distance)
             }
             Self::Table { numbers, distances } => {
-                let distance = usize::try_from(distance.saturating_neg()).ok().filter(|at| at < distances);
-                let at = distance.and_then(|at| head.checked_mul(*distances)?.checked_add(at));
-                at.and_then(|at| numbers.get(at)).copied().unwrap_or_default()
+                let distance = usize::try_from(distance.saturating_neg()).ok();
+                let distance = distance.filter(|distance| distance < distances);
+                let index = distance.and_then(|distance| head.checked_mul(*distances)?.checked_add(distance));
+                index.and_then(|index| numbers.get(index)).copied().unwrap_or_default()
             }
         }
     }

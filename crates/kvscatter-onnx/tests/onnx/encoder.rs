@@ -34,7 +34,7 @@ fn parts() -> Vec<(String, EncoderPart)> {
 }
 
 #[test]
-fn what_an_encoder_computes_stays_an_input() {
+fn inputs_from_an_encoder_stay_inputs() {
     for folder in [T5, MARIAN] {
         let model = load(folder);
         assert_eq!(from_encoder(&model), parts());
@@ -115,9 +115,9 @@ fn a_bias_that_depends_on_more_than_the_distance_is_refused() {
     ] {
         let mut faulty = model.clone();
         let graph = graph_mut(&mut faulty);
-        let at = reader(graph, &rows);
+        let reader = reader(graph, &rows);
         reroute(graph, &rows, "biased");
-        insert(&mut faulty, at, Nodes::parse(&fault.replace('$', &rows)));
+        insert(&mut faulty, reader, Nodes::parse(&fault.replace('$', &rows)));
         assert_refused!(convert(&faulty, MAX_SEQ), ConvertRefusal::Bias { .. });
     }
 }
@@ -172,8 +172,8 @@ fn an_encoder_of_another_form_is_refused() {
     // The keys of the first layer depend on the tokens.
     let mut dependent = first.clone();
     let graph = graph_mut(&mut dependent);
-    let at = maker(graph, "present.0.encoder.key");
-    graph.node[at].input[0] = "scaled".to_owned();
-    insert(&mut dependent, at, Nodes::parse("scaled = Cast(input_ids) {to=float}"));
+    let turns = maker(graph, "present.0.encoder.key");
+    graph.node[turns].input[0] = "scaled".to_owned();
+    insert(&mut dependent, turns, Nodes::parse("scaled = Cast(input_ids) {to=float}"));
     assert_refused!(join_encoder(&encoder, &dependent, &decoder), EncoderError::Depends { input, .. } if input == "input_ids");
 }

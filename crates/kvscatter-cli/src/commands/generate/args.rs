@@ -32,8 +32,8 @@ use crate::numbers::integer;
 /// --prompt-ids and --batch-file take token ids and need no tokenizer. They print the new tokens of each prompt in
 /// the form that --batch-file reads, and then the lines about times and caches.
 ///
-/// The decoder of an encoder-decoder attends to the outputs of --encoder, which reads its inputs from files. The prompts
-/// are tokens of the decoder, which most models begin with one token.
+/// The decoder of an encoder-decoder attends to the outputs of --encoder, which reads its inputs from files. The
+/// prompts are tokens of the decoder, which most models begin with one token.
 ///
 /// By default, every token is the most likely one. An option of sampling draws tokens at random. The same seed
 /// gives the same text.

@@ -13,7 +13,7 @@ use super::super::rule::{Added, Bias, Rule};
 use super::{Places, Rewriter};
 use crate::OnnxError;
 use crate::edit::NewNode;
-use crate::fold::{lowest, signed};
+use crate::fold::lowest;
 
 impl Rewriter<'_, '_, '_> {
     /// Adds the mask of an `Attention` node: the visibility of slots if the rule has no bias, and otherwise the bias
@@ -33,8 +33,8 @@ impl Rewriter<'_, '_, '_> {
     /// Adds the bias for scores of this layout, `[batch, heads.., new tokens, slots]` or
     /// `[batch * heads, new tokens, slots]`. Returns the name.
     ///
-    /// With slopes, the bias is a product of slope and distance. The nearest slots, whose differences count most, get the
-    /// smallest numbers, which are rounded least.
+    /// With slopes, the bias is a product of slope and distance. The nearest slots, whose differences count most, get
+    /// the smallest numbers, which are rounded least.
     pub(in super::super) fn bias(
         &mut self,
         bias: &Bias,
@@ -49,8 +49,13 @@ impl Rewriter<'_, '_, '_> {
                     Distance::Slots => distances,
                     Distance::Tokens => self.editor.shared(NewNode::cast(&distances, ElementType::Int64))?,
                 };
-                let shape = bias.heads.iter().copied().chain([*most]).collect();
-                let table = self.editor.floats(element, shape, numbers)?;
+                let shape = std::iter::once(*most).chain(bias.heads.iter().copied()).collect();
+                let heads = numbers.len().checked_div(*most).unwrap_or_default();
+                let by_distance = (0..*most).flat_map(|distance| {
+                    let of_heads = numbers.iter().skip(distance).step_by((*most).max(1));
+                    of_heads.take(heads).copied()
+                });
+                let table = self.editor.floats(element, shape, &by_distance.collect::<Vec<_>>())?;
                 self.by_table(&table, bias.heads.len(), &distances)?
             }
         };
@@ -84,20 +89,20 @@ impl Rewriter<'_, '_, '_> {
         self.shared("Mul", &[&by_head, &slopes])
     }
 
-    /// Picks the numbers of all distances, `[batch, new tokens, slots]`, from a table, `[heads.., distances]`, whose
-    /// heads have this many axes. Slots after a token get the number of its own slot, and are hidden.
+    /// Picks the numbers of all distances, `[batch, new tokens, slots]`, from a table, `[distances, heads..]`, whose
+    /// heads have this many axes. Slots after a token get the number of the token's slot.
     fn by_table(&mut self, table: &str, axes: usize, distances: &str) -> Result<String, OnnxError> {
         let steps = self.shared("Neg", &[distances])?;
         let own = self.editor.scalar_i64(0)?;
         let steps = self.shared("Max", &[&steps, &own])?;
-        let axes = signed(axes);
-        let picked = self.editor.shared(NewNode::new("Gather", &[table, &steps]).int("axis", axes))?;
-        if axes == 0 {
-            return Ok(picked);
+        // Rows of a table are picked faster than single numbers.
+        let picked = self.shared("Gather", &[table, &steps])?;
+        let heads = (3..).take(axes);
+        let order: Vec<_> = [0].into_iter().chain(heads).chain([1, 2]).collect();
+        match axes {
+            0 => Ok(picked),
+            _ => self.editor.shared(NewNode::new("Transpose", &[&picked]).ints("perm", &order)),
         }
-        let [tokens, slots] = [1_i64, 2].map(|axis| axes.saturating_add(axis));
-        let order: Vec<_> = [axes].into_iter().chain(0..axes).chain([tokens, slots]).collect();
-        self.editor.shared(NewNode::new("Transpose", &[&picked]).ints("perm", &order))
     }
 
     /// Adds the distance of each slot from each new token, `[batch, new tokens, slots]`, as int64, or as float32 if

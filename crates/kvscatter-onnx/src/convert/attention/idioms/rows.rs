@@ -49,7 +49,8 @@ pub(super) fn joined<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> 
         _ => None,
     });
     let Some(Some(first)) = caches.next() else { return Ok(None) };
-    let have_slots_there = |cache: Option<&CacheRead<'m>>| cache.is_some_and(|it| it.axis == first.axis);
+    let have_slots_there =
+        |cache: Option<&CacheRead<'m>>| cache.is_some_and(|cache| cache.axis == first.axis);
     if !caches.all(have_slots_there) {
         return Ok(None);
     }
