@@ -53,10 +53,12 @@ pub(crate) enum CommandError {
     EosUnknown { id: i64, vocabulary: usize },
     #[error("--no-rotation: only caches of int8 are rotated; leave it out, or use --cache-type int8")]
     RotationUnused,
-    #[error("--names {0}")]
+    #[error("names of caches: {0}")]
     Names(#[from] kvscatter_onnx::convert::CacheNamesError),
     #[error("--cache-type bfloat16: tract has no bfloat16; add --engine ort, or use float16")]
     BFloat16InTract,
+    #[error("--encoder-output {}: is also the path of --output; give the encoder another path", .path.display())]
+    EqualOutputs { path: PathBuf },
     #[error("{option}: only rings use it; leave it out, or leave out --window mask")]
     OnlyRings { option: &'static str },
     /// An input has values that an engine does not accept.

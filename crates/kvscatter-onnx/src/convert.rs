@@ -12,8 +12,8 @@
 //!
 //! This is causal visibility in a linear cache ([`kvscatter::visibility`]), limited to real tokens. A layer may
 //! also have a window, and its cache then becomes a ring if an `Attention` node reads it ([`kvscatter::ring`]). It may
-//! have a bias that each head adds to the scores of visible slots. The bias must be proportional to the distance of
-//! slot and token, as in `ALiBi`. The window and the distance count slots or real tokens.
+//! have a bias that each head adds to the scores of visible slots. It may depend only on the head and on the distance
+//! of slot and token, as in `ALiBi` and T5. The window and the distance count slots or real tokens.
 //!
 //! The converted decoder computes one mask by this rule in each step and uses it instead of the exported
 //! masks.

@@ -518,7 +518,6 @@ fn borrowed(given: &[(Sample, Indices)]) -> Vec<(Sample, &[i64])> {
     given.iter().map(|(sample, tokens)| (*sample, tokens.values().unwrap_or_default())).collect()
 }
 
-/// Creates the `MemoryReport` of a session.
 /// Copies an array to a tensor. Strings and 4-bit values are refused, because no decoder takes them from an encoder.
 fn tensor(py: Python<'_>, array: &Array<'_>) -> PyResult<Tensor> {
     let bytes = match array.element().bits() {
@@ -536,6 +535,7 @@ fn tensor(py: Python<'_>, array: &Array<'_>) -> PyResult<Tensor> {
     Ok(tensor)
 }
 
+/// Creates the `MemoryReport` of a session.
 fn memory_report<'py>(py: Python<'py>, report: &MemoryReport) -> PyResult<Bound<'py, PyAny>> {
     static CACHE: Lazy<Py<PyType>> = Lazy::new();
     static REPORT: Lazy<Py<PyType>> = Lazy::new();

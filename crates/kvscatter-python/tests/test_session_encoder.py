@@ -15,7 +15,7 @@ from support import TESTDATA
 EXPORT = TESTDATA / "decoders/optimum-0.1-t5/decoder_with_past_model.onnx"
 KEYS = "past_key_values.1.encoder.key"
 
-Outputs = dict[str, NDArray[np.float32]]
+Outputs = dict[str, NDArray[np.float32 | np.int64]]
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,13 @@ def session(models: tuple[Path, Path]) -> Iterator[KvSession]:
 
 
 def encoded(encoder: Path, text: list[int]) -> Outputs:
-    """Returns what the encoder computes for a text."""
+    """Returns what the encoder computes for a text, and its mask."""
     run = onnxruntime.InferenceSession(encoder, providers=["CPUExecutionProvider"])
     names = [output.name for output in run.get_outputs()]
     ids = np.array([text])
-    return dict(
-        zip(names, run.run(names, {"input_ids": ids, "attention_mask": np.ones_like(ids)}), strict=True)
-    )
+    mask = np.ones_like(ids)
+    arrays = run.run(names, {"input_ids": ids, "attention_mask": mask})
+    return dict(zip(names, arrays, strict=True)) | {"encoder_attention_mask": mask}
 
 
 def test_samples_attend_to_their_own_texts(models: tuple[Path, Path], session: KvSession) -> None:

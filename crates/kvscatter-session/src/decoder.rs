@@ -30,6 +30,8 @@ pub(crate) struct Static {
     session: KvSession,
     /// The sample of each prompt.
     samples: Vec<Sample>,
+    /// Whether these samples attend to texts that [`start_texts`](Self::start_texts) got.
+    have_texts: bool,
     copied: u64,
 }
 
@@ -79,7 +81,7 @@ impl Decoder {
         let (batch, capacity) = (options.batch.or(batch), options.capacity.or(slots));
         let options = SessionOptions { batch, capacity, ..options };
         let session = KvSession::of_interface(engine, &file, interface, options)?;
-        Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), copied: 0 })))
+        Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), have_texts: false, copied: 0 })))
     }
 
     /// Returns the session, or `None` for growing caches.
@@ -256,6 +258,9 @@ impl Static {
     fn start(&mut self, prompts: &[Vec<i64>]) -> Result<Vec<usize>, SessionError> {
         self.copied = 0;
         self.samples.clear();
+        if std::mem::take(&mut self.have_texts) {
+            self.remove_all()?;
+        }
         let mut users: BTreeMap<Sample, Vec<(usize, usize)>> =
             self.session.samples().map(|sample| (sample, Vec::new())).collect();
         let kept: Vec<_> = users.keys().copied().collect();
@@ -292,13 +297,17 @@ impl Static {
         Ok(cached)
     }
 
+    fn remove_all(&mut self) -> Result<(), SessionError> {
+        let samples: Vec<_> = self.session.samples().collect();
+        samples.into_iter().try_for_each(|sample| self.session.remove(sample))
+    }
+
     /// Adds an empty sample for each text of an encoder.
     fn start_texts(&mut self, encoded: &[EncoderOutputs]) -> Result<Vec<usize>, SessionError> {
         self.copied = 0;
         self.samples.clear();
-        for sample in self.session.samples().collect::<Vec<_>>() {
-            self.session.remove(sample)?;
-        }
+        self.have_texts = true;
+        self.remove_all()?;
         for outputs in encoded {
             let sample = self.session.add()?;
             self.session.set_encoder_outputs(sample, &by_name(outputs))?;

@@ -37,6 +37,8 @@ struct Text {
     number: usize,
     /// The number of its positions in each input. A mask may mark the positions before the encoder shortens them.
     lengths: Vec<usize>,
+    /// Whether the caller has given the mask of the positions.
+    has_mask: bool,
 }
 
 impl EncoderInputs {
@@ -51,6 +53,14 @@ impl EncoderInputs {
     #[must_use]
     pub fn tensors(&self) -> &[(String, Tensor)] {
         &self.tensors
+    }
+
+    /// Checks that a text of this many bytes may be allocated.
+    pub(crate) fn check_size(&self, needed: u64) -> Result<(), SessionError> {
+        match needed <= self.limit {
+            true => Ok(()),
+            false => Err(SessionError::MemoryLimit { needed: Some(needed), limit: self.limit }),
+        }
     }
 
     /// Returns the number of bytes of the tensors.
@@ -74,15 +84,15 @@ impl EncoderInputs {
     }
 
     /// Gives a sample what an encoder has computed for its text, each tensor with a batch of 1. Without a mask, all
-    /// positions are real.
+    /// positions are real, and all texts of the batch have one length.
     ///
     /// # Errors
     /// Returns these errors before a byte changes.
     ///
     /// - Returns [`SessionError::EncoderOutput`], [`SessionError::EncoderOutputMissing`] or
     ///   [`SessionError::EncoderShape`] for outputs that the decoder does not take.
-    /// - Returns [`SessionError::EncoderLength`] if another sample has another number of positions, and the decoder
-    ///   takes no mask.
+    /// - Returns [`SessionError::EncoderLength`] if another sample has another number of positions, and one of them has
+    ///   no mask.
     /// - Returns [`SessionError::MemoryLimit`] or [`SessionError::TensorTooLarge`] if there is no memory.
     pub fn set(
         &mut self,
@@ -91,7 +101,11 @@ impl EncoderInputs {
         outputs: &[(&str, &Tensor)],
     ) -> Result<(), SessionError> {
         let lengths = text_lengths(&self.ports, outputs)?;
-        self.make_room(session, batch_index, &lengths)?;
+        let is_given = |port: &EncoderPort| outputs.iter().any(|(name, _)| *name == port.name);
+        let has_mask = self.ports.iter().any(|port| port.is_mask() && is_given(port));
+        self.count += 1;
+        let text = Text { number: self.count, lengths: lengths.clone(), has_mask };
+        self.make_room(session, batch_index, &text)?;
         let ports = self.ports.iter().zip(lengths.iter().zip(&self.lengths));
         for ((port, (&length, &room)), (_, tensor)) in ports.zip(&mut self.tensors) {
             let rows = Rows::of_encoder(port, room);
@@ -106,8 +120,6 @@ impl EncoderInputs {
                 }
             }
         }
-        self.count += 1;
-        let text = Text { number: self.count, lengths };
         self.give(batch_index, text);
         Ok(())
     }
@@ -161,22 +173,22 @@ impl EncoderInputs {
         self.is_given.get(batch_index).copied().unwrap_or_default()
     }
 
-    /// Makes the tensors as long as the longest text of the batch. One of the samples has a text of these lengths.
+    /// Makes the tensors long enough for a new text at `batch_index` and for the texts of the other samples.
     fn make_room(
         &mut self,
         session: &dyn Session,
         batch_index: usize,
-        lengths: &[usize],
+        new: &Text,
     ) -> Result<(), SessionError> {
         let others = self.texts.iter().enumerate();
         let others = others.filter(|(index, _)| *index != batch_index && self.has(*index));
-        let mut needed = lengths.to_vec();
-        for (_, text) in others {
-            let of_text = text.iter().flat_map(|text| &text.lengths);
-            for ((port, needed), &expected) in self.ports.iter().zip(&mut needed).zip(of_text) {
-                if *needed != expected && !self.has_mask() {
-                    let (input, got) = (port.name.clone(), *needed);
-                    return Err(SessionError::EncoderLength { input, got, expected });
+        let mut needed = new.lengths.clone();
+        for text in others.filter_map(|(_, text)| text.as_ref()) {
+            let are_masked = new.has_mask && text.has_mask;
+            let lengths = new.lengths.iter().zip(&text.lengths).zip(&mut needed);
+            for (port, ((&got, &expected), needed)) in self.ports.iter().zip(lengths) {
+                if got != expected && !are_masked {
+                    return Err(SessionError::EncoderLength { input: port.name.clone(), got, expected });
                 }
                 *needed = expected.max(*needed);
             }
@@ -212,10 +224,6 @@ impl EncoderInputs {
         (self.tensors, self.lengths) = (tensors, needed);
         Ok(())
     }
-
-    fn has_mask(&self) -> bool {
-        self.ports.iter().any(EncoderPort::is_mask)
-    }
 }
 
 /// Checks what an encoder has computed, and returns the number of positions in each input. Only the mask may be absent.
@@ -240,9 +248,10 @@ fn text_lengths(ports: &[EncoderPort], outputs: &[(&str, &Tensor)]) -> Result<Ve
             }
             return Err(SessionError::EncoderOutputMissing { input: port.name.clone() });
         };
-        let expected = length.filter(|_| !port.is_mask());
         let got = port.length_of(output.shape()).filter(|got| *got > 0);
-        let got = got.filter(|got| expected.is_none_or(|expected| *got == expected));
+        // A decoder may shorten the mask as the encoder shortens its positions.
+        let fits = |got: usize, length: usize| if port.is_mask() { got >= length } else { got == length };
+        let got = got.filter(|got| length.is_none_or(|length| fits(*got, length)));
         match got.filter(|_| output.element() == port.element) {
             Some(got) => lengths.push(got),
             None => {
@@ -250,7 +259,7 @@ fn text_lengths(ports: &[EncoderPort], outputs: &[(&str, &Tensor)]) -> Result<Ve
                     input: port.name.clone(),
                     element: output.element(),
                     shape: output.shape().to_vec(),
-                    expected: port.described(expected),
+                    expected: port.described(length),
                 });
             }
         }

@@ -74,22 +74,21 @@ pub enum SessionError {
     },
     /// A scatter writes the cache, in the same slots of all samples.
     #[error(
-        "{op_type} writes cache {input:?} of {capacity} slots, at the same position of all samples: kvscatter convert \
-         MODEL -o OUT --max-seq {capacity} makes TensorScatter of it, which sessions run"
+        "{op_type} writes cache {input:?} at the same position of all samples: convert the model with kvscatter convert \
+         MODEL -o OUT --max-seq {capacity}"
     )]
     Scattered { input: String, op_type: String, capacity: usize },
     /// An input from an encoder has the layers, not the samples, as its first dimension.
     #[error(
-        "input {input:?} from the encoder has the batch at axis {batch}: only inputs whose first axis is the batch are run"
+        "input {input:?} from the encoder has the batch at axis {axis}: only inputs whose first axis is the batch are run"
     )]
-    EncoderStacked { input: String, batch: usize },
+    EncoderStacked { input: String, axis: usize },
     /// A sample of an encoder-decoder is fed before it has the outputs of the encoder.
     #[error("{sample} has no {input:?} from the encoder: set the encoder's outputs before its first token")]
     EncoderMissing { sample: Sample, input: String },
     /// The outputs of an encoder change while a sample has tokens that attend to them.
     #[error(
-        "{sample} has {tokens} cached tokens, which attend to the encoder's outputs so far: these change only at 0 \
-         tokens"
+        "{sample} has {tokens} cached tokens: set the encoder's outputs before its first token, or truncate it to 0"
     )]
     EncoderChanged { sample: Sample, tokens: usize },
     /// An output of an encoder is not an input of the decoder, or is given twice.
@@ -107,10 +106,10 @@ pub enum SessionError {
     /// The number of texts of the encoder is not the number of prompts.
     #[error("the encoder has outputs for {texts} texts, but there are {prompts} prompts")]
     EncoderTexts { texts: usize, prompts: usize },
-    /// The encoder has another number of positions for another sample, and the decoder takes no mask of them.
+    /// The encoder has another number of positions for another sample, and no mask marks them.
     #[error(
-        "encoder output {input:?} has {got} positions and that of another sample has {expected}: a decoder without a mask \
-         of the encoder's positions takes one length in a batch"
+        "encoder output {input:?} has {got} positions and that of another sample has {expected}: texts of different \
+         lengths need the decoder's mask of the encoder's positions"
     )]
     EncoderLength { input: String, got: usize, expected: usize },
     /// A node other than the writer reads the past. It may read old or new rows, because past and present are

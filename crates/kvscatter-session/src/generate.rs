@@ -414,6 +414,7 @@ impl Generator {
             Self::check_save(path, prompts)?;
         }
         let (texts, prompts_given) = (self.encoded.len(), prompts.len());
+        // With static caches, a step reports it.
         let needs_texts = self.growth().is_some() && !self.interface().encoder.is_empty();
         if texts != prompts_given && (texts > 0 || needs_texts) {
             return Err(SessionError::EncoderTexts { texts, prompts: prompts_given });

@@ -74,8 +74,7 @@ impl Growing {
         self.memory.checked_div(token).and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX)
     }
 
-    /// Drops all tokens. The samples attend to these outputs of an encoder from now on, and those of a batch that are
-    /// left over attend to the first ones.
+    /// Drops all tokens, and sets the outputs of an encoder. Samples without a prompt get those of the first one.
     pub(crate) fn start(&mut self, encoded: &[EncoderOutputs]) -> Result<(), SessionError> {
         self.samples = OutOfPlace::new(&self.runner, self.batch(), None)?;
         let Some(first) = encoded.first() else { return Ok(()) };

@@ -442,7 +442,7 @@ impl EncoderPort {
         let dims: Vec<_> = shape.iter().map(|dim| dim.size()).collect();
         let stacked = shape.iter().position(|dim| *dim == batch).filter(|_| shape.first() != Some(&batch));
         if let Some(axis) = stacked.filter(|_| matches!(batch, Dimension::Symbolic(_))) {
-            return Err(SessionError::EncoderStacked { input: name(), batch: axis });
+            return Err(SessionError::EncoderStacked { input: name(), axis });
         }
         let usual = if dims.len() > 3 { dims.len() - 2 } else { 1 };
         let mut open = dims.iter().enumerate().skip(1).filter(|(_, dim)| dim.is_none()).map(|(axis, _)| axis);
@@ -457,6 +457,12 @@ impl EncoderPort {
     #[must_use]
     pub fn is_mask(&self) -> bool {
         self.part == EncoderPart::Mask
+    }
+
+    /// Returns the number of positions of the encoder if the model fixes it.
+    #[must_use]
+    pub fn fixed_length(&self) -> Option<usize> {
+        self.dims.get(self.axis).copied().flatten()
     }
 
     /// Returns the shape for this batch and this number of positions of the encoder.
@@ -474,13 +480,13 @@ impl EncoderPort {
     pub(crate) fn length_of(&self, shape: &[usize]) -> Option<usize> {
         let length = *shape.get(self.axis)?;
         let fits = shape == self.shape(1, length);
-        let fixed = self.dims.get(self.axis).copied().flatten();
+        let fixed = self.fixed_length();
         (fits && fixed.is_none_or(|fixed| fixed == length)).then_some(length)
     }
 
     /// Returns the type and the shape of a tensor of one sample in words, with the number of positions if it is known.
     pub(crate) fn described(&self, length: Option<usize>) -> String {
-        let fixed = self.dims.get(self.axis).copied().flatten().or(length);
+        let fixed = self.fixed_length().or(length);
         let dim = |(index, dim): (usize, &Option<usize>)| match (index, dim) {
             (0, _) => "1".to_owned(),
             (index, _) if index == self.axis => fixed.map_or("length".to_owned(), |size| size.to_string()),

@@ -85,6 +85,9 @@ impl SampleStore {
         sample: Sample,
         outputs: &[(&str, &Tensor)],
     ) -> Result<(), SessionError> {
+        if self.begun(sample)?.is_some() {
+            return Err(SessionError::Begun { sample });
+        }
         match self.batch.cached_tokens(sample)? {
             0 => self.caches.encoder_mut().set(runner.session(), sample.batch_index(), outputs),
             tokens => Err(SessionError::EncoderChanged { sample, tokens }),

@@ -8,6 +8,7 @@ use kvscatter_onnx::Fingerprint;
 
 use crate::error::SessionError;
 use crate::interface::{CachePort, EncoderPort, Interface, StatePort};
+use crate::memory_report::bytes;
 use crate::opening::check_tokens;
 use crate::runner::Runner;
 use crate::sample::Sample;
@@ -153,6 +154,8 @@ fn plan(
     let of_encoder =
         encoder_ports.iter().map(|port| find(&saved_encoder(port, 0)).map(|source| source.tensor));
     let encoder = of_encoder.collect::<Result<Vec<_>, _>>()?;
+    let sizes = encoder.iter().filter_map(|tensor| saved.tensors.get(*tensor)).map(SavedTensor::len);
+    store.caches().encoder().check_size(bytes(sizes.fold(0, usize::saturating_add)))?;
     let rings = store.batch().rings();
     let mut firsts: Vec<_> = rings.iter().map(|ring| ring.first_needed(tokens)).collect();
     for (cache, source) in sources.iter().enumerate() {

@@ -7,6 +7,7 @@ use kvscatter_session::{self as session, Interface, Purpose};
 
 use crate::drive::rings::TURNS;
 use crate::drive::scenarios::ScenarioSetting;
+use crate::drive::texts;
 use crate::{CertifyError, CertifyOptions};
 
 /// The default prompts, one for each sample of the default batch. The shortest is neither the first nor the
@@ -133,7 +134,7 @@ impl MemoryBudget {
     }
 }
 
-/// Checks that the caches, masks and canary states are within the memory limit. This check comes before any
+/// Checks that the caches, masks, canary states and texts of encoders are within the memory limit. This check comes before any
 /// allocation because an untrusted file declares the batch and capacity.
 pub(super) fn check_caches(
     options: &CertifyOptions,
@@ -148,6 +149,10 @@ pub(super) fn check_caches(
     }
     for cache in &interface.caches {
         let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
+        memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
+    }
+    for port in &interface.encoder {
+        let bytes = port.element.storage_len(&port.shape(batch, texts::length(interface)));
         memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
     }
     memory.check()?;

@@ -16,6 +16,11 @@ use super::values;
 /// The number of positions of a text, if the model leaves it open.
 const LENGTH: usize = 9;
 
+/// Returns the number of positions of each text.
+pub(crate) fn length(interface: &Interface) -> usize {
+    interface.encoder.iter().find_map(EncoderPort::fixed_length).unwrap_or(LENGTH)
+}
+
 /// The texts of all sequences.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Texts {
@@ -49,8 +54,7 @@ impl Texts {
         interface: &Interface,
         sequence: usize,
     ) -> Result<EncoderOutputs, SessionError> {
-        let fixed = |port: &EncoderPort| port.dims.get(port.axis).copied().flatten();
-        let length = interface.encoder.iter().find_map(fixed).unwrap_or(LENGTH);
+        let length = length(interface);
         let tensor = |port: &EncoderPort| {
             let shape = port.shape(1, length);
             if port.is_mask() {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
@@ -97,7 +97,7 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "LAYOUT", value_enum, default_value_t)]
     layout: Layout,
 
-    /// Names of the pasts, with {i} for the layer from 0 and {part} for key or value
+    /// Names of the pasts, with {i} for the number of the cache and {part} for key or value
     ///
     /// '{part}_cache.{i}' with --layout 3d gives the caches of mobius --static-cache. The presents get the same names
     /// with updated_ before them, or with present in place of past_key_values or past at the beginning. Scales of int8
@@ -126,8 +126,8 @@ pub(crate) struct Convert {
 
     /// Also write the encoder of an encoder-decoder, with an output for each input that the decoder takes from it
     ///
-    /// It is made of encoder_model.onnx and of the decoder of the first step (decoder_model.onnx, or the merged
-    /// decoder), which compute keys and values in every layer and must be in the folder of the decoder.
+    /// It is made of encoder_model.onnx and the decoder of the first step, whose nodes compute keys and values for every
+    /// layer. That is decoder_model.onnx, or the merged decoder. All must be in the folder of the decoder.
     #[arg(long, value_name = "FILE")]
     encoder_output: Option<PathBuf>,
 
@@ -171,6 +171,10 @@ const WHO_RUNS_STATES: &str = "In your own loop, feed all samples equally many t
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let args = Convert { model: ModelSource::find(&args.model)?.model, ..args };
+    let is_output = |path: &&PathBuf| path::absolute(path).ok() == path::absolute(&args.output).ok();
+    if let Some(path) = args.encoder_output.as_ref().filter(is_output) {
+        return Err(CommandError::EqualOutputs { path: path.clone() });
+    }
     let model = Model::load(&args.model)?;
     let options =
         ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention).windowed(windowed(&args)?);
@@ -191,10 +195,11 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
         cause: Box::new(cause),
     })?;
     let encoder = args.encoder_output.as_ref().map(|_| joined_encoder(&args.model, &model)).transpose()?;
-    let mut files = converted.model.save_with_weights(&args.output, args.weights.into())?;
+    let mut files = Vec::new();
     if let Some((encoder, path)) = encoder.zip(args.encoder_output.as_ref()) {
         files.extend(encoder.save_with_weights(path, args.weights.into())?);
     }
+    files.extend(converted.model.save_with_weights(&args.output, args.weights.into())?);
     if output.is_json() {
         output.json(&document(&args, &converted, &files))?;
     } else {
@@ -250,6 +255,10 @@ fn show(
     rings(report, args).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
     narrow(report).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
     weights::show(files, output)?;
+    if let Some(path) = &args.encoder_output {
+        let path = one_line(&path.display().to_string());
+        writeln!(output, "{}", hanging(2, &format!("{path}: the encoder, which runs once for each text.")))?;
+    }
     if let Some(branch) = &report.branch {
         writeln!(output, "{}", hanging(2, &merged::line(branch)))?;
     }
@@ -531,6 +540,7 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
     let document = json!({
         "model": args.model.display().to_string(),
         "output": args.output.display().to_string(),
+        "encoder_output": args.encoder_output.as_ref().map(|path| path.display().to_string()),
         "max_seq": args.max_seq,
         "caches": report.caches.count,
         "rings": report.caches.rings.iter().map(ring).collect::<Value>(),
@@ -580,7 +590,7 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
         "cost": without_null(cost, &["most_tokens"]),
         "files": weights::document(files),
     });
-    without_null(document, &["merged", "narrow"])
+    without_null(document, &["encoder_output", "merged", "narrow"])
 }
 
 fn narrow_document(narrow: &NarrowCaches) -> Value {

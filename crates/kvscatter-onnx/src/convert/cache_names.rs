@@ -1,6 +1,6 @@
 //! New names of the caches of a converted decoder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::conversion::Converted;
 use super::metadata;
@@ -32,11 +32,13 @@ pub struct CacheNames {
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum CacheNamesError {
     /// Caches would get equal names.
-    #[error("{pattern:?} does not contain {place}: use {LAYER} for the layer and {PART} for key or value")]
+    #[error(
+        "{pattern:?} does not contain {place}: use {LAYER} for the number of the cache and {PART} for key or value"
+    )]
     PlaceMissing { pattern: String, place: &'static str },
     /// Pasts and presents would get equal names.
     #[error("{pattern:?} names both the pasts and the presents: the names must differ")]
-    SameTwice { pattern: String },
+    SamePattern { pattern: String },
 }
 
 impl CacheNames {
@@ -59,7 +61,7 @@ impl CacheNames {
             }
         }
         match present == past {
-            true => Err(CacheNamesError::SameTwice { pattern: present }),
+            true => Err(CacheNamesError::SamePattern { pattern: present }),
             false => Ok(Self { past: past.to_owned(), present }),
         }
     }
@@ -93,15 +95,18 @@ impl Converted {
     ///
     /// # Errors
     /// * Returns [`ConvertRefusal::CacheUnnamed`] for a cache that is neither of keys nor of values.
-    /// * Returns [`ConvertRefusal::NameTaken`] if another value has one of the names.
+    /// * Returns [`ConvertRefusal::NameTaken`] if another value has or gets one of the names.
     pub fn rename_caches(&mut self, names: &CacheNames) -> Result<(), OnnxError> {
         let exported = self.model.graph_hash()?.of_exported(self.model.proto());
         let graph = self.model.graph()?;
         let new_names = names.new_names(&Decoder::from_graph(&graph)?)?;
         let taken = Names::of_graph(&self.model.proto().graph);
-        let is_taken = |name: &&String| taken.contains(name) && !new_names.contains_key(*name);
-        if let Some(name) = new_names.values().find(is_taken) {
-            return Err(ConvertRefusal::NameTaken { name: name.clone() }.into());
+        let mut given = BTreeSet::new();
+        for name in new_names.values() {
+            let is_of_another = taken.contains(name) && !new_names.contains_key(name);
+            if is_of_another || !given.insert(name) {
+                return Err(ConvertRefusal::NameTaken { name: name.clone() }.into());
+            }
         }
         rename(self.model.proto_mut(), &new_names);
         let graph = self.model.graph()?;
@@ -174,7 +179,7 @@ mod tests {
         assert_eq!(presents("{part}", None), Err(missing("{part}", "{i}")));
         assert_eq!(presents("key_cache.{i}", None), Err(missing("key_cache.{i}", "{part}")));
         assert_eq!(presents("{part}.{i}", Some("out.{i}")), Err(missing("out.{i}", "{part}")));
-        let same = CacheNamesError::SameTwice { pattern: "{part}.{i}".to_owned() };
+        let same = CacheNamesError::SamePattern { pattern: "{part}.{i}".to_owned() };
         assert_eq!(presents("{part}.{i}", Some("{part}.{i}")), Err(same));
     }
 }

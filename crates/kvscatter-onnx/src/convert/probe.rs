@@ -268,9 +268,11 @@ impl<'m> Inputs<'m> {
                 }
             }
         }
-        // With static caches, a mask has an element for each slot.
-        let is_capacity =
-            |size| decoder.caches.iter().all(|cache| cache.capacity() == Dimension::Known(size));
+        // With static caches, a mask has an element for each slot. Rings have fewer slots.
+        let is_capacity = |size| {
+            let mut linear = decoder.caches.iter().filter(|cache| !cache.is_ring());
+            linear.all(|cache| cache.capacity() == Dimension::Known(size))
+        };
         let lengths = |input: &Input<'m>| {
             let by_role = roles_lengths(decoder, input);
             let shape = match input.role {

@@ -19,8 +19,8 @@ enum Stage {
     Weights,
 }
 
-/// Gives a role to the inputs from which keys or values are projected, to those that are keys or values themselves, and
-/// to the mask of the encoder. No node writes rows to them, so an encoder computes them once for each text.
+/// Gives a role to the inputs from which keys or values are projected, to those that are keys or values themselves, and,
+/// by its name, to the mask of the encoder. No node writes rows to them, so an encoder computes them once for each text.
 pub(super) fn assign<'m>(graph: &Graph<'m>, inputs: &mut [Input<'m>]) {
     let is_state = |input: &Input<'m>| {
         let rank = input.value.shape.as_ref().map_or(0, Vec::len);
@@ -43,16 +43,22 @@ pub(super) fn assign<'m>(graph: &Graph<'m>, inputs: &mut [Input<'m>]) {
     for input in inputs.iter_mut().filter(|input| is_state(input) && has_length(&input.value)) {
         input.role = InputRole::Encoder(EncoderPart::States);
     }
-    let mut masks = inputs.iter_mut().filter(|input| {
-        let is_named = !lengths.is_empty() && input.value.name == "encoder_attention_mask";
-        let has_rank_2 = input.value.shape.as_ref().is_some_and(|shape| shape.len() == 2);
-        let fits = has_rank_2 && (is_named || has_length(&input.value));
-        input.role == InputRole::Other && !is_float(input.value.element) && fits
-    });
-    if let (Some(mask), None) = (masks.next(), masks.next()) {
+    let has_encoder = inputs.iter().any(|input| matches!(input.role, InputRole::Encoder(_)));
+    // Another mask may mark padding with 1. A mask of which only the shape is read hides nothing.
+    let is_mask = |input: &Input<'m>| {
+        let value = &input.value;
+        let has_rank_2 = value.shape.as_ref().is_some_and(|shape| shape.len() == 2);
+        let is_read = graph.uses(value.name).any(|(node, _)| !node.reads_shape());
+        value.name == MASK && has_rank_2 && !is_float(value.element) && is_read
+    };
+    let mut masks = inputs.iter_mut().filter(|input| input.role == InputRole::Other && is_mask(input));
+    if let Some(mask) = masks.next().filter(|_| has_encoder) {
         mask.role = InputRole::Encoder(EncoderPart::Mask);
     }
 }
+
+/// The name that exporters give to the mask of the encoder, which is 1 for real positions.
+const MASK: &str = "encoder_attention_mask";
 
 /// Returns the symbol of the encoder's length: the last symbol of a shape that is not the first dimension.
 fn length<'m>(value: &ValueInfo<'m>) -> Option<&'m str> {

@@ -154,8 +154,8 @@ pub(crate) fn int_to_float(element: ElementType, value: i64) -> f64 {
 #[expect(clippy::as_conversions, reason = "the value is a whole number of the 64-bit range")]
 pub(crate) fn float_to_int(element: ElementType, value: f64) -> Result<i64, OnnxError> {
     let refused = || FoldError::Cast { value: value.to_string(), element };
-    // x86 and ARM agree on this number only. The logarithm of a distance of 0 is such a number in T5, which then
-    // chooses another one.
+    // Casting minus infinity gives this number on x86 and ARM, and other numbers out of range differ. T5 casts the
+    // logarithm of distance 0, and then does not use the result.
     if (element, value) == (ElementType::Int64, f64::NEG_INFINITY) {
         return Ok(i64::MIN);
     }

@@ -14,7 +14,7 @@ pub enum FolderError {
     #[error("contains {} models ({}): pass the path of one", .models.len(), list(.models))]
     SeveralModels { models: Vec<String> },
     /// The model is in two parts, of which only the decoder could run.
-    #[error("contains an encoder ({}): only decoders without an encoder run", one_line(.encoder))]
+    #[error("contains an encoder ({}): pass the file of its decoder", one_line(.encoder))]
     EncoderDecoder { encoder: String },
     /// A configuration file names a model that does not exist.
     #[error("names {:?} as the decoder, but the folder does not contain this file", .model)]

@@ -122,19 +122,34 @@ fn a_bias_that_depends_on_more_than_the_distance_is_refused() {
     }
 }
 
-/// The mask shares its length with the keys, so its name does not count.
+/// Another mask may mark padding, and one of which only the shape is read hides nothing. A known length is no obstacle.
 #[test]
-fn the_mask_of_an_encoder_has_the_length_of_the_keys() {
-    let mut model = load(T5);
-    let graph = graph_mut(&mut model);
+fn the_mask_of_an_encoder_is_found_by_its_name() {
+    let role = |model: &Model, name: &str| {
+        let inputs = decoder(model).inputs;
+        inputs.into_iter().find(|input| input.value.name == name).unwrap().role
+    };
+    let mask = InputRole::Encoder(EncoderPart::Mask);
+    let mut fixed = load(T5);
+    support::fix_dim(&mut fixed, "encoder_sequence_length", 9);
+    assert_eq!(role(&fixed, "encoder_attention_mask"), mask);
+    let mut renamed = load(T5);
+    let graph = graph_mut(&mut renamed);
     let declared = graph.input.iter_mut().filter_map(|input| input.name.as_mut());
     let read = graph.node.iter_mut().flat_map(|node| &mut node.input);
     for name in declared.chain(read).filter(|name| *name == "encoder_attention_mask") {
-        "renamed".clone_into(name);
+        "encoder_padding_mask".clone_into(name);
     }
-    let inputs = decoder(&model).inputs;
-    let renamed = inputs.iter().find(|input| input.value.name == "renamed").unwrap();
-    assert_eq!(renamed.role, InputRole::Encoder(EncoderPart::Mask));
+    assert_eq!(role(&renamed, "encoder_padding_mask"), InputRole::Other);
+    let mut unread = load(T5);
+    insert(&mut unread, 0, Nodes::parse("ones = Cast(Equal(Shape(encoder_attention_mask), 0)) {to=int64}"));
+    let graph = graph_mut(&mut unread);
+    for name in graph.node.iter_mut().skip(3).flat_map(|node| &mut node.input) {
+        if name == "encoder_attention_mask" {
+            "ones".clone_into(name);
+        }
+    }
+    assert_eq!(role(&unread, "encoder_attention_mask"), InputRole::Other);
 }
 
 /// Returns Optimum's encoder, its decoder of the first step, and its decoder with a past.

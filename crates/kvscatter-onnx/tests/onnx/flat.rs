@@ -64,6 +64,10 @@ fn rings_and_halves_may_be_flat() {
     let ring = convert(&load("decoders/optimum-0.1-mistral-window"), large).unwrap();
     assert!(!ring.report.caches.rings.is_empty());
     assert!(decoder(&ring.model).caches.iter().all(|cache| cache.is_ring() && cache.axis == 1));
+    let both = convert(&load("decoders/torch-2.15-gemma3"), large).unwrap();
+    let caches = decoder(&both.model).caches;
+    assert!(caches.iter().any(|cache| cache.is_ring()) && !caches.iter().all(|cache| cache.is_ring()));
+    assert!(caches.iter().all(|cache| cache.axis == 1));
     let halves = options().caches(Some(CacheType::Float16), true);
     let halves = convert(&load("optimum-llama"), halves).unwrap().model;
     let is_half = |element, axis| (element, axis) == (ElementType::Float16, 1);
@@ -130,4 +134,16 @@ fn a_name_of_another_value_is_refused() {
     let error = converted.rename_caches(&CacheNames::new("{part}.{i}", None).unwrap()).unwrap_err();
     assert!(matches!(error.cause(), Some(ConvertRefusal::NameTaken { name }) if name == "key.0"), "{error}");
     assert!(names(&converted.model)[0][0].starts_with("past_key_values"));
+}
+
+#[test]
+fn equal_new_names_are_refused() {
+    let codes = ConvertOptions::new(MAX_SEQ).caches(Some(CacheType::Int8), true);
+    let mut converted = convert(&load("mobius-llama-dynamic"), codes).unwrap();
+    let before = names(&converted.model);
+    // The scales of a past and the codes of its present would get the same name.
+    let pattern = CacheNames::new("{part}.{i}", Some("{part}.{i}_scale")).unwrap();
+    let error = converted.rename_caches(&pattern).unwrap_err();
+    assert!(matches!(error.cause(), Some(ConvertRefusal::NameTaken { .. })), "{error}");
+    assert_eq!(names(&converted.model), before);
 }

@@ -64,8 +64,7 @@ fn a_folder_without_one_decoder_is_refused_in_one_line() {
     let encoder = r#"{"model": {"encoder": {"filename": "e.onnx"}, "decoder": {"filename": "d.onnx"}}}"#;
     let none = "contains no .onnx file, and neither do the folders onnx and decoder in it";
     let several = |models: &str| format!("contains 2 models ({models}): pass the path of one");
-    let with_encoder =
-        |file: &str| format!("contains an encoder ({file}): only decoders without an encoder run");
+    let with_encoder = |file: &str| format!("contains an encoder ({file}): pass the file of its decoder");
     for (files, expected) in [
         ("README.md", none.to_owned()),
         ("model.safetensors", format!("{none}; export the model of model.safetensors to ONNX first")),
