@@ -147,8 +147,8 @@ impl KvSession {
     ///
     /// # Errors
     /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
-    /// - Returns [`SessionError::EncoderChanged`] if the sample has cached tokens, and [`SessionError::Begun`] if it has
-    ///   a point of [`begin`](Self::begin).
+    /// - Returns [`SessionError::EncoderChanged`] if the sample has cached tokens, and [`SessionError::Begun`] if it
+    ///   has a point of [`begin`](Self::begin).
     /// - Returns the errors of [`EncoderInputs::set`].
     pub fn set_encoder_outputs(
         &mut self,

@@ -60,7 +60,9 @@ fn check_in_place(interface: &Interface) -> Result<(), SessionError> {
 
 /// Checks that known operators write all caches of a decoder.
 fn check_caches_known(decoder: &Decoder<'_>) -> Result<(), SessionError> {
-    for cache in decoder.caches.iter().filter(|cache| cache.is_scattered()) {
+    // `lower` makes scatters that write other slots for each sample.
+    let are_shared = decoder.input(InputRole::SharedPositions).is_some();
+    for cache in decoder.caches.iter().filter(|cache| are_shared && cache.is_scattered()) {
         if let (Some(writer), Some(capacity)) = (cache.writer, cache.capacity().size()) {
             let (input, op_type) = (cache.past.to_owned(), writer.op_type().to_owned());
             return Err(SessionError::Scattered { input, op_type, capacity });

@@ -134,8 +134,8 @@ impl MemoryBudget {
     }
 }
 
-/// Checks that the caches, masks, canary states and texts of encoders are within the memory limit. This check comes before any
-/// allocation because an untrusted file declares the batch and capacity.
+/// Checks that the caches, masks, canary states and texts of encoders are within the memory limit. This check comes
+/// before any allocation because an untrusted file declares the batch and capacity.
 pub(super) fn check_caches(
     options: &CertifyOptions,
     interface: &Interface,

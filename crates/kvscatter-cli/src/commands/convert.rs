@@ -99,8 +99,8 @@ pub(crate) struct Convert {
 
     /// Names of the pasts, with {i} for the number of the cache and {part} for key or value
     ///
-    /// '{part}_cache.{i}' with --layout 3d gives the caches of mobius --static-cache. The presents get the same names
-    /// with updated_ before them, or with present in place of past_key_values or past at the beginning. Scales of int8
+    /// '{part}_cache.{i}' with --layout 3d gives the static caches of mobius. The presents get the same names with
+    /// updated_ before them, or with present in place of past_key_values or past at the beginning. Scales of int8
     /// caches end with _scale.
     #[arg(long, value_name = "PATTERN")]
     names: Option<String>,
@@ -126,8 +126,8 @@ pub(crate) struct Convert {
 
     /// Also write the encoder of an encoder-decoder, with an output for each input that the decoder takes from it
     ///
-    /// It is made of encoder_model.onnx and the decoder of the first step, whose nodes compute keys and values for every
-    /// layer. That is decoder_model.onnx, or the merged decoder. All must be in the folder of the decoder.
+    /// It is made of encoder_model.onnx and the decoder of the first step, whose nodes compute keys and values for
+    /// every layer. That is decoder_model.onnx, or the merged decoder. All must be in the folder of the decoder.
     #[arg(long, value_name = "FILE")]
     encoder_output: Option<PathBuf>,
 

@@ -19,8 +19,9 @@ enum Stage {
     Weights,
 }
 
-/// Gives a role to the inputs from which keys or values are projected, to those that are keys or values themselves, and,
-/// by its name, to the mask of the encoder. No node writes rows to them, so an encoder computes them once for each text.
+/// Gives a role to the inputs from which keys or values are projected, to those that are keys or values themselves,
+/// and, by its name, to the mask of the encoder. No node writes rows to them, so an encoder computes them once for each
+/// text.
 pub(super) fn assign<'m>(graph: &Graph<'m>, inputs: &mut [Input<'m>]) {
     let is_state = |input: &Input<'m>| {
         let rank = input.value.shape.as_ref().map_or(0, Vec::len);
