@@ -104,7 +104,8 @@ def convert(
         layout: The dimensions of the caches: ``"4d"`` for ``[batch, heads, max_seq, head size]``, or ``"3d"`` for
             ``[batch, max_seq, heads * head size]``, which only ``Attention`` nodes read. The default is ``"4d"``.
         names: A pattern of the names of the pasts, with ``{i}`` for the number of the cache among those of keys or of
-            values, and ``{part}`` for ``key`` or ``value``, such as ``"{part}_cache.{i}"``. The default is to keep the names.
+            values, and ``{part}`` for ``key`` or ``value``, such as ``"{part}_cache.{i}"``. The default is to keep the
+            names.
         present_names: A pattern of the names of the presents. The default follows from ``names``: with ``updated_``
             before it, or with ``present`` in place of ``past_key_values`` or ``past`` at the beginning.
         keep_attention: Whether attention that consists of separate nodes is left as it is.
