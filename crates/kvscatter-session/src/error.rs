@@ -74,10 +74,10 @@ pub enum SessionError {
     },
     /// A scatter writes the cache, in the same slots of all samples.
     #[error(
-        "{op_type} writes cache {input:?} at the same position of all samples: convert the model with kvscatter convert \
-         MODEL -o OUT --max-seq {capacity}"
+        "{op_type} writes cache {input:?} at the same position of all samples: kvscatter inspect shows whether it can be \
+         made static"
     )]
-    Scattered { input: String, op_type: String, capacity: usize },
+    Scattered { input: String, op_type: String },
     /// An input from an encoder has the layers, not the samples, as its first dimension.
     #[error(
         "input {input:?} from the encoder has the batch at axis {axis}: only inputs whose first axis is the batch are run"

@@ -31,7 +31,7 @@ impl Interface {
     /// Determines the inputs and outputs of a decoder, if one operator writes all caches in place.
     ///
     /// # Errors
-    /// - Returns [`SessionError::Scattered`] for a cache of a fixed size that a scatter writes.
+    /// - Returns [`SessionError::Scattered`] for a cache that a scatter writes at positions that all samples share.
     /// - Returns [`SessionError::NotScattered`] for a cache whose writer is not known.
     /// - Returns [`SessionError::NotStatic`] or [`SessionError::MixedWriters`] for caches that grow or are written by
     ///   different operators.
@@ -63,9 +63,9 @@ fn check_caches_known(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     // `lower` makes scatters that write other slots for each sample.
     let are_shared = decoder.input(InputRole::SharedPositions).is_some();
     for cache in decoder.caches.iter().filter(|cache| are_shared && cache.is_scattered()) {
-        if let (Some(writer), Some(capacity)) = (cache.writer, cache.capacity().size()) {
+        if let Some(writer) = cache.writer {
             let (input, op_type) = (cache.past.to_owned(), writer.op_type().to_owned());
-            return Err(SessionError::Scattered { input, op_type, capacity });
+            return Err(SessionError::Scattered { input, op_type });
         }
     }
     if let Some((past, why)) = decoder.unknown() {
