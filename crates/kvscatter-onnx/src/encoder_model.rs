@@ -79,17 +79,12 @@ struct OwnValues {
 /// Finds the values of an encoder that are inputs of the decoder.
 fn own_values(encoder: &Graph<'_>, wanted: &[(&ValueInfo<'_>, EncoderPart)]) -> Result<OwnValues, OnnxError> {
     let (inputs, outputs) = (encoder.inputs()?, encoder.outputs()?);
-    let is_states = |output: &&ValueInfo<'_>| {
-        let rank = output.shape.as_ref().map_or(0, Vec::len);
-        is_float(output.element) && rank == 3
-    };
-    let states = match outputs.iter().filter(is_states).collect::<Vec<_>>().as_slice() {
+    let states = match outputs.iter().filter(|output| has_states(output)).collect::<Vec<_>>().as_slice() {
         [states] => Ok(states.name.to_owned()),
         all => Err(EncoderError::States { count: all.len() }),
     };
     let is_mask = |input: &&ValueInfo<'_>| {
-        let has_rank_2 = input.shape.as_ref().is_some_and(|shape| shape.len() == 2);
-        input.name == "attention_mask" && has_rank_2 && !is_float(input.element)
+        input.name == "attention_mask" && input.rank() == Some(2) && !is_float(input.element)
     };
     let mask = inputs.iter().find(is_mask).map(|mask| mask.name.to_owned());
     let mut sources = BTreeMap::new();
@@ -231,7 +226,7 @@ const LENGTH: usize = 5;
 
 /// Returns `true` if a value can be the states of an encoder.
 fn has_states(value: &ValueInfo<'_>) -> bool {
-    is_float(value.element) && value.shape.as_ref().is_some_and(|shape| shape.len() == 3)
+    is_float(value.element) && value.rank() == Some(3)
 }
 
 fn renamed(node: &NodeProto, new_names: &BTreeMap<&str, String>) -> NodeProto {

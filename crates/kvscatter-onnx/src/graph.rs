@@ -418,6 +418,12 @@ impl<'m> Node<'m> {
 }
 
 impl<'m> ValueInfo<'m> {
+    /// Returns the number of dimensions, or `None` if it is not declared.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        self.shape.as_ref().map(Vec::len)
+    }
+
     /// Returns the key under which callers give the size of an open dimension.
     ///
     /// The key is the symbol of the dimension, or `name[axis]` if it has no symbol. Returns `None` if the

@@ -55,11 +55,11 @@ impl EncoderInputs {
         &self.tensors
     }
 
-    /// Checks that a text of this many bytes may be allocated.
-    pub(crate) fn check_size(&self, needed: u64) -> Result<(), SessionError> {
-        match needed <= self.limit {
-            true => Ok(()),
-            false => Err(SessionError::MemoryLimit { needed: Some(needed), limit: self.limit }),
+    /// Checks that this many bytes may be allocated. `None` is more than the type can count.
+    pub(crate) fn check_size(&self, needed: Option<u64>) -> Result<(), SessionError> {
+        match needed.filter(|needed| *needed <= self.limit) {
+            Some(_) => Ok(()),
+            None => Err(SessionError::MemoryLimit { needed, limit: self.limit }),
         }
     }
 
@@ -200,10 +200,7 @@ impl EncoderInputs {
         let shapes: Vec<_> =
             self.ports.iter().zip(&needed).map(|(port, length)| port.shape(batch, *length)).collect();
         let mut sizes = self.ports.iter().zip(&shapes).map(|(port, shape)| port.element.storage_len(shape));
-        let size = sizes.try_fold(0_u64, |sum, size| sum.checked_add(bytes(size?)));
-        if size.is_none_or(|size| size > self.limit) {
-            return Err(SessionError::MemoryLimit { needed: size, limit: self.limit });
-        }
+        self.check_size(sizes.try_fold(0_u64, |sum, size| sum.checked_add(bytes(size?))))?;
         let mut tensors = Vec::with_capacity(shapes.len());
         for (port, shape) in self.ports.iter().zip(&shapes) {
             tensors.push((port.name.clone(), session.zeros(port.element, shape)?));

@@ -130,8 +130,7 @@ fn sources(
 ) -> Result<Vec<(String, Source)>, SessionError> {
     let outputs = graph.outputs()?;
     let is_float = |value: &ValueInfo<'_>| crate::numbers::to_f32(value.element, &[]).is_some();
-    let rank = |value: &ValueInfo<'_>| value.shape.as_ref().map_or(0, Vec::len);
-    let mut states = outputs.iter().filter(|output| is_float(output) && rank(output) == 3);
+    let mut states = outputs.iter().filter(|output| is_float(output) && output.rank() == Some(3));
     let states = states.next().filter(|_| states.next().is_none());
     let mut sources = Vec::new();
     for port in &decoder.encoder {

@@ -155,7 +155,7 @@ fn plan(
         encoder_ports.iter().map(|port| find(&saved_encoder(port, 0)).map(|source| source.tensor));
     let encoder = of_encoder.collect::<Result<Vec<_>, _>>()?;
     let sizes = encoder.iter().filter_map(|tensor| saved.tensors.get(*tensor)).map(SavedTensor::len);
-    store.caches().encoder().check_size(bytes(sizes.fold(0, usize::saturating_add)))?;
+    store.caches().encoder().check_size(Some(bytes(sizes.fold(0, usize::saturating_add))))?;
     let rings = store.batch().rings();
     let mut firsts: Vec<_> = rings.iter().map(|ring| ring.first_needed(tokens)).collect();
     for (cache, source) in sources.iter().enumerate() {

@@ -60,7 +60,7 @@ pub(super) fn assign<'m>(
     let inputs = inputs.into_iter().map(|value| {
         let by_operator = evidence.get(value.name).and_then(|seen| seen.role).filter(|role| {
             // A mask of two dimensions may be of all tokens, or of each token and slot.
-            *role != InputRole::AttentionMask || rank(&value) != Some(2)
+            *role != InputRole::AttentionMask || value.rank() != Some(2)
         });
         let by_scatter = by_scatter.filter(|&(name, _)| name == value.name).map(|(_, role)| role);
         let role = pasts.get(value.name).copied().or(by_scatter).or(by_operator).unwrap_or(InputRole::Other);
@@ -111,7 +111,7 @@ pub(super) fn assign<'m>(
     }
     roles.give(InputRole::PositionIds, |inputs, input, _| {
         is_integer(&input.value)
-            && rank(&input.value) == Some(2)
+            && input.value.rank() == Some(2)
             && setup
                 .trial(inputs, input, Counts::New)
                 .is_some_and(|trial| trial.limits_slots(input.value.name))
@@ -234,22 +234,18 @@ fn picked_by_element<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<&'m str> 
     None
 }
 
-fn rank(value: &ValueInfo<'_>) -> Option<usize> {
-    value.shape.as_ref().map(Vec::len)
-}
-
 fn is_integer(value: &ValueInfo<'_>) -> bool {
     matches!(value.element, ElementType::Int64 | ElementType::Int32)
 }
 
 fn is_vectors(value: &ValueInfo<'_>) -> bool {
-    rank(value) == Some(3) && is_float(value.element)
+    value.rank() == Some(3) && is_float(value.element)
 }
 
 fn is_by_slot(value: &ValueInfo<'_>) -> bool {
-    rank(value) == Some(2)
+    value.rank() == Some(2)
 }
 
 fn is_per_sample(value: &ValueInfo<'_>) -> bool {
-    is_integer(value) && rank(value) == Some(1)
+    is_integer(value) && value.rank() == Some(1)
 }

@@ -24,8 +24,9 @@ enum Stage {
 /// text.
 pub(super) fn assign<'m>(graph: &Graph<'m>, inputs: &mut [Input<'m>]) {
     let is_state = |input: &Input<'m>| {
-        let rank = input.value.shape.as_ref().map_or(0, Vec::len);
-        input.role == InputRole::Other && is_float(input.value.element) && rank >= 3
+        input.role == InputRole::Other
+            && is_float(input.value.element)
+            && input.value.rank().is_some_and(|rank| rank >= 3)
     };
     if !inputs.iter().any(is_state) {
         return;
@@ -48,9 +49,8 @@ pub(super) fn assign<'m>(graph: &Graph<'m>, inputs: &mut [Input<'m>]) {
     // Another mask may mark padding with 1. A mask of which only the shape is read hides nothing.
     let is_mask = |input: &Input<'m>| {
         let value = &input.value;
-        let has_rank_2 = value.shape.as_ref().is_some_and(|shape| shape.len() == 2);
         let is_read = graph.uses(value.name).any(|(node, _)| !node.reads_shape());
-        value.name == MASK && has_rank_2 && !is_float(value.element) && is_read
+        value.name == MASK && value.rank() == Some(2) && !is_float(value.element) && is_read
     };
     let mut masks = inputs.iter_mut().filter(|input| input.role == InputRole::Other && is_mask(input));
     if let Some(mask) = masks.next().filter(|_| has_encoder) {
