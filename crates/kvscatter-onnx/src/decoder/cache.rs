@@ -198,6 +198,12 @@ impl<'m> Cache<'m> {
         is_unknown && self.writer.is_some_and(is_scatter)
     }
 
+    /// Returns `true` if one `TensorScatter` is all that lies between the past and the present.
+    pub(crate) fn is_written_alone(&self) -> bool {
+        let is_alone = self.between.is_empty() && self.earlier.is_empty() && self.copies.is_empty();
+        is_alone && self.written == self.present && self.is_static()
+    }
+
     /// Returns `true` if the tensor contains the scales of another cache.
     #[must_use]
     pub fn is_scales(&self) -> bool {

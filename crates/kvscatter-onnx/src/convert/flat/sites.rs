@@ -45,8 +45,7 @@ impl<'d, 'm> FlatCache<'d, 'm> {
         let (Some(writer), Some(update)) = (cache.writer, cache.update) else {
             return Err(refusal("no node writes it").into());
         };
-        let is_alone = cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty();
-        if !is_alone || cache.written != cache.present || !cache.is_static() || cache.axis != AXIS {
+        if !cache.is_written_alone() || cache.axis != AXIS {
             return Err(writer.error(refusal("TensorScatter does not write it alone along axis 2")));
         }
         let &[_, heads, _, size] = fold.shape(update)? else {

@@ -91,8 +91,7 @@ impl<'d, 'm> NarrowSite<'d, 'm> {
             return Err(refusal("no node writes it").into());
         };
         let refused = |reason| Err(writer.error(refusal(reason)));
-        let is_alone = cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty();
-        if !is_alone || cache.written != cache.present || !cache.is_static() {
+        if !cache.is_written_alone() {
             return refused("other nodes are between its past, its TensorScatter and its present");
         }
         let site = Self { cache, writer, update, size: 0, is_key: false, is_rotated: false };
