@@ -270,9 +270,7 @@ impl Original {
     fn read(path: &Path, of_model: &Interface) -> Result<Self, CertifyError> {
         let model = Model::load(path)?;
         let file = model.file()?;
-        let graph = about(path, model.graph())?;
-        let decoder = about(path, Decoder::from_graph(&graph))?;
-        let mut interface = about(path, Interface::new(&model, &decoder))?;
+        let mut interface = about(path, Interface::of_exported(&model))?;
         about(path, interface.check_no_states())?;
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;

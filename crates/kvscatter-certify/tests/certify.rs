@@ -29,15 +29,24 @@ fn a_static_export_is_certified_with_and_without_its_original() {
     }
 }
 
-/// Its positions are those of all samples, so it runs one sample at a time.
+/// Scatters write at the positions of all samples, so such an original runs one sample at a time. A merged decoder
+/// also needs its condition, and inputs that only its other branch reads.
 #[test]
 #[ignore = "needs ONNX Runtime"]
-fn an_original_whose_caches_scatters_write_is_compared() {
+fn originals_that_a_session_does_not_run_are_compared() {
     let engine = OnnxRuntime::load(None).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    for name in ["torch-2.15-llama-static", "torchscript-2.15-llama-static"] {
-        let original = format!("decoders/{name}/model.onnx");
-        let path = folder.path().join(format!("{name}.onnx"));
+    for (index, name) in [
+        "torch-2.15-llama-static/model.onnx",
+        "torchscript-2.15-llama-static/model.onnx",
+        "optimum-1.18-gpt2-merged/model.onnx",
+        "optimum-0.1-marian/decoder_model_merged.onnx",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let original = format!("decoders/{name}");
+        let path = folder.path().join(format!("{index}.onnx"));
         let converted = convert(&Model::load(&testdata(&original)).unwrap(), 16).unwrap().model;
         converted.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         let options = CertifyOptions { model: path, ..options("", Some(&original)) };

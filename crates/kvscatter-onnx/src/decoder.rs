@@ -96,6 +96,9 @@ impl<'m> Decoder<'m> {
         let mut inputs = assign::assign(graph, inputs, &caches, &states, logits.as_ref());
         samples::find(&mut caches, &inputs, logits.as_ref());
         encoder::assign(graph, &mut inputs);
+        let is_unread =
+            |input: &&mut Input<'_>| input.role == InputRole::Other && graph.is_unread(input.value.name);
+        inputs.iter_mut().filter(is_unread).for_each(|input| input.role = InputRole::Unread);
         Ok(Self { caches, states, inputs, logits, graph: graph.clone() })
     }
 
@@ -166,7 +169,7 @@ impl<'m> Decoder<'m> {
 
     /// Returns `true` if no node reads an input.
     pub(crate) fn is_unread(&self, input: &str) -> bool {
-        self.graph.uses(input).next().is_none() && !self.graph.output_names().any(|output| output == input)
+        self.graph.is_unread(input)
     }
 
     /// Returns the inputs that an encoder computes, in the order of the graph. There are none unless the decoder

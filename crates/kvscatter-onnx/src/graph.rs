@@ -123,6 +123,11 @@ impl<'m> Graph<'m> {
         uses.iter().filter_map(|user| Some((*self.nodes.get(user.node)?, user.input)))
     }
 
+    /// Returns `true` if no node reads a value, and it is no output of the graph.
+    pub(crate) fn is_unread(&self, value: &str) -> bool {
+        self.uses(value).next().is_none() && !self.output_names().any(|output| output == value)
+    }
+
     /// Returns the initializer of this name.
     pub(crate) fn initializer(&self, name: &str) -> Option<&'m TensorProto> {
         match self.values.get(name)?.source {

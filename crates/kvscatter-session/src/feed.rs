@@ -8,8 +8,9 @@ use crate::error::SessionError;
 use crate::interface::{FeedPort, Interface, Purpose};
 use crate::tensor::Tensor;
 
-/// The largest number of elements of the embeddings of a step: 512 tokens of a hidden size of 32,768, four times.
-const MAX_EMBEDDED: usize = 1 << 26;
+/// The largest number of elements of an input whose sizes come from the file: embeddings of 512 tokens with a hidden
+/// size of 32,768, four times.
+const MOST_ELEMENTS: usize = 1 << 26;
 
 /// One step, in which every sample gets `width` tokens, padding included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +59,8 @@ impl Feed {
     ///
     /// # Errors
     /// - Returns [`SessionError::InputType`] if an input's type cannot represent a value.
-    /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor, or if embeddings have more than
-    ///   2^26 elements.
+    /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor, or if embeddings, or
+    ///   an input that no node reads, have more than 2^26 elements.
     pub fn tensors(
         &self,
         interface: &Interface,
@@ -84,20 +85,30 @@ impl Feed {
             Purpose::Positions => (vec![batch, self.width], self.positions()),
             Purpose::SharedPositions => {
                 let first = self.samples.first().map_or(0, |sample| sample.start);
-                let count = if port.rank == 0 { 1 } else { self.width };
-                (vec![count; port.rank], (first..).map(int).take(count).collect())
+                let rank = port.dims.len();
+                let count = if rank == 0 { 1 } else { self.width };
+                (vec![count; rank], (first..).map(int).take(count).collect())
             }
             Purpose::Mask => (vec![batch, slots], self.mask(slots)),
             Purpose::LengthMask => (vec![batch, self.longest()], self.length_mask()),
             Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
             Purpose::NonpadKvSeqlen => (vec![batch], self.each(|sample| sample.start + self.width)),
             Purpose::SeqlensK => {
-                let shape = if port.rank == 1 { vec![batch] } else { vec![batch, 1] };
+                let shape = if port.dims.len() == 1 { vec![batch] } else { vec![batch, 1] };
                 (shape, self.each(|sample| self.length(sample).saturating_sub(1)))
             }
-            Purpose::TotalLength => (vec![1; port.rank], vec![int(self.longest())]),
+            Purpose::TotalLength => (vec![1; port.dims.len()], vec![int(self.longest())]),
+            Purpose::Unread => return self.zeros(port),
+            Purpose::Condition(value) => (vec![1; port.dims.len()], vec![i64::from(value)]),
         };
         Tensor::integers(port.element, &shape, &values)
+    }
+
+    /// Returns zeros for an input that no node reads.
+    fn zeros(&self, port: &FeedPort) -> Result<Tensor, SessionError> {
+        let open = |axis| if axis == 0 { self.samples.len() } else { 1 };
+        let dims = port.dims.iter().enumerate();
+        sized(port.element, &dims.map(|(axis, dim)| dim.unwrap_or_else(|| open(axis))).collect::<Vec<_>>())
     }
 
     /// Returns the substitute embeddings of every sample, `[batch, tokens, size]`.
@@ -108,11 +119,7 @@ impl Feed {
         token: impl Fn(usize, usize) -> i64,
     ) -> Result<Tensor, SessionError> {
         let shape = [self.samples.len(), self.width, size];
-        // The size comes from an untrusted file.
-        if shape.into_iter().fold(1, usize::saturating_mul) > MAX_EMBEDDED {
-            return Err(SessionError::TensorTooLarge { element, shape: shape.to_vec() });
-        }
-        let mut tensor = Tensor::zeros(element, &shape)?;
+        let mut tensor = sized(element, &shape)?;
         for (row, token) in self.tokens(token).into_iter().enumerate() {
             for column in 0..size {
                 let at = row * size + column;
@@ -197,6 +204,14 @@ impl SampleFeed {
     }
 }
 
+/// Returns zeros. The sizes come from an untrusted file.
+fn sized(element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
+    if shape.iter().copied().fold(1, usize::saturating_mul) > MOST_ELEMENTS {
+        return Err(SessionError::TensorTooLarge { element, shape: shape.to_vec() });
+    }
+    Tensor::zeros(element, shape)
+}
+
 /// Returns one element of a token's substitute embedding: a pseudo-random integer from -4 to 4, which every type of
 /// floats represents exactly.
 fn embedding(token: i64, column: usize) -> i64 {
@@ -216,14 +231,14 @@ fn int(value: usize) -> i64 {
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Feed, MAX_EMBEDDED, SampleFeed};
+    use super::{Feed, MOST_ELEMENTS, SampleFeed};
     use crate::error::SessionError;
     use crate::interface::{FeedPort, Purpose};
     use crate::numbers::to_f32;
 
     fn port(size: usize) -> FeedPort {
         let (name, element) = ("inputs_embeds".to_owned(), ElementType::Float32);
-        FeedPort { name, element, rank: 3, purpose: Purpose::Embeddings { size } }
+        FeedPort { name, element, dims: vec![None; 3], purpose: Purpose::Embeddings { size } }
     }
 
     /// The numbers were computed by another program, from the definition of `SplitMix64`.
@@ -254,7 +269,12 @@ mod tests {
         ];
         let feed = Feed { width: 2, samples };
         let shape = |rank, purpose| {
-            let port = FeedPort { name: String::new(), element: ElementType::Int64, rank, purpose };
+            let port = FeedPort {
+                name: String::new(),
+                element: ElementType::Int64,
+                dims: vec![None; rank],
+                purpose,
+            };
             let tensor = feed.tensor(&port, |_, _| 0, 8).unwrap();
             let values = tensor.bytes().as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes));
             (tensor.shape().to_vec(), values.collect::<Vec<_>>())
@@ -268,7 +288,7 @@ mod tests {
             &FeedPort {
                 name: String::new(),
                 element: ElementType::Int64,
-                rank: 1,
+                dims: vec![None],
                 purpose: Purpose::SharedPositions,
             },
             |_, _| 0,
@@ -280,12 +300,26 @@ mod tests {
     }
 
     #[test]
+    fn an_input_that_no_node_reads_has_zeros_of_its_sizes() {
+        let zeros = |dims: &[Option<usize>]| {
+            let (name, element, dims) = (String::new(), ElementType::Float32, dims.to_vec());
+            let port = FeedPort { name, element, dims, purpose: Purpose::Unread };
+            Feed::next(&[0, 0, 0], 2).tensor(&port, |_, _| 1, 8).map(|tensor| tensor.shape().to_vec())
+        };
+        assert_eq!(zeros(&[]).unwrap(), [0; 0]);
+        assert_eq!(zeros(&[None, None, Some(5)]).unwrap(), [3, 1, 5]);
+        assert_eq!(zeros(&[Some(2), Some(0)]).unwrap(), [2, 0]);
+        let refused = zeros(&[Some(usize::MAX), Some(2)]).unwrap_err();
+        assert!(matches!(refused, SessionError::TensorTooLarge { .. }), "{refused}");
+    }
+
+    #[test]
     fn embeddings_beyond_the_limit_are_refused() {
         let embed = |size| Feed::next(&[0], 2).tensor(&port(size), |_, _| 1, 8).map(|tensor| tensor.len());
-        assert_eq!(embed(MAX_EMBEDDED / 2 / 4096).unwrap(), 4 * MAX_EMBEDDED / 4096);
-        let refused = embed(MAX_EMBEDDED / 2 + 1).unwrap_err();
+        assert_eq!(embed(MOST_ELEMENTS / 2 / 4096).unwrap(), 4 * MOST_ELEMENTS / 4096);
+        let refused = embed(MOST_ELEMENTS / 2 + 1).unwrap_err();
         assert!(
-            matches!(refused, SessionError::TensorTooLarge { shape, .. } if shape == [1, 2, MAX_EMBEDDED / 2 + 1])
+            matches!(refused, SessionError::TensorTooLarge { shape, .. } if shape == [1, 2, MOST_ELEMENTS / 2 + 1])
         );
     }
 }

@@ -116,7 +116,7 @@ mod tests {
         let port = |name: &str, element: ElementType, purpose| FeedPort {
             name: name.to_owned(),
             element,
-            rank: 2,
+            dims: vec![None; 2],
             purpose,
         };
         let feeds = vec![

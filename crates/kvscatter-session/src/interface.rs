@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
 use kvscatter_onnx::decoder::{Cache, Decoder, EncoderPart, Growth, Input, InputRole, State};
-use kvscatter_onnx::{Dimension, Model, ValueInfo};
+use kvscatter_onnx::{Dimension, Model, Unmerged, ValueInfo, unmerge};
 
 use crate::error::{ModelSize, SessionError, SessionSetting};
 
@@ -110,8 +110,8 @@ pub struct FeedPort {
     pub name: String,
     /// The element type of the input.
     pub element: ElementType,
-    /// The number of dimensions of the input.
-    pub rank: usize,
+    /// The dimensions. Open dimensions are `None`.
+    pub dims: Vec<Option<usize>>,
     /// The values that the input is fed.
     pub purpose: Purpose,
 }
@@ -148,6 +148,10 @@ pub enum Purpose {
     SeqlensK,
     /// The longest length after the write, a single number.
     TotalLength,
+    /// Zeros, because no node reads the input. Open dimensions are 1, except for the batch.
+    Unread,
+    /// The condition that chooses the decoder with a past in a [merged decoder](Interface::of_exported).
+    Condition(bool),
 }
 
 impl Purpose {
@@ -190,7 +194,10 @@ impl Interface {
             .filter(|input| {
                 !matches!(
                     input.role,
-                    InputRole::Past(_) | InputRole::TotalSequenceLength | InputRole::SharedPositions
+                    InputRole::Past(_)
+                        | InputRole::TotalSequenceLength
+                        | InputRole::SharedPositions
+                        | InputRole::Unread
                 )
             })
             .map(|input| (input.value.name, known(&input.value, 0)));
@@ -235,6 +242,24 @@ impl Interface {
             most_tokens: model.metadata(MOST_TOKENS).and_then(|tokens| tokens.parse().ok()),
             has_quantised_weights: model.has_quantised_weights(),
         })
+    }
+
+    /// Determines the inputs and outputs of a decoder as it was exported. Of a merged decoder, the branch with a past
+    /// runs.
+    ///
+    /// # Errors
+    /// - Returns the errors of [`unmerge`] and of [`Decoder::from_graph`].
+    /// - Returns the errors of [`new`](Self::new).
+    pub fn of_exported(model: &Model) -> Result<Self, SessionError> {
+        let Some(Unmerged { model: with_past, branch }) = unmerge(model)? else {
+            return Self::new(model, &Decoder::from_graph(&model.graph()?)?);
+        };
+        let mut interface = Self::new(&with_past, &Decoder::from_graph(&with_past.graph()?)?)?;
+        let inputs = model.graph()?.inputs()?;
+        let condition = inputs.into_iter().find(|input| input.name == branch.condition);
+        let condition = condition.map(|value| FeedPort::with(&value, Purpose::Condition(branch.value)));
+        interface.feeds.extend(condition.transpose()?);
+        Ok(interface)
     }
 
     /// Returns the operator that writes the caches, if they are written in place.
@@ -519,26 +544,32 @@ impl FeedPort {
             InputRole::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
             InputRole::SeqlensK => Purpose::SeqlensK,
             InputRole::TotalSequenceLength => Purpose::TotalLength,
+            InputRole::Unread => Purpose::Unread,
             InputRole::Past(_) | InputRole::State(_) | InputRole::Encoder(_) | InputRole::Other => {
                 return Err(SessionError::InputUnknown { input: value.name.to_owned() });
             }
         };
+        Self::with(value, purpose)
+    }
+
+    /// Describes an input with a purpose.
+    fn with(value: &ValueInfo<'_>, purpose: Purpose) -> Result<Self, SessionError> {
         let ranks: &[usize] = match purpose {
             Purpose::Tokens | Purpose::Positions | Purpose::Mask | Purpose::LengthMask => &[2],
             Purpose::Embeddings { .. } => &[3],
             Purpose::WriteIndices | Purpose::NonpadKvSeqlen => &[1],
             Purpose::SeqlensK => &[1, 2],
             Purpose::TotalLength | Purpose::SharedPositions => &[0, 1],
+            Purpose::Unread | Purpose::Condition(_) => &[],
         };
-        let rank = value.shape.as_ref().map_or(ranks.first().copied(), |shape| Some(shape.len()));
-        match rank.filter(|rank| ranks.contains(rank)) {
-            Some(rank) => Ok(Self { name: value.name.to_owned(), element: value.element, rank, purpose }),
-            None => Err(SessionError::InputRank {
-                input: value.name.to_owned(),
-                rank: rank.unwrap_or_default(),
-                expected: ranks.to_vec(),
-            }),
+        let usual = || vec![None; ranks.first().copied().unwrap_or_default()];
+        let dims =
+            value.shape.as_ref().map_or_else(usual, |shape| shape.iter().map(|dim| dim.size()).collect());
+        if !ranks.is_empty() && !ranks.contains(&dims.len()) {
+            let (input, rank, expected) = (value.name.to_owned(), dims.len(), ranks.to_vec());
+            return Err(SessionError::InputRank { input, rank, expected });
         }
+        Ok(Self { name: value.name.to_owned(), element: value.element, dims, purpose })
     }
 }
 

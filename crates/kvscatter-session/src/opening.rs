@@ -124,7 +124,8 @@ pub(crate) fn check_types(interface: &Interface, capacity: usize) -> Result<(), 
     interface.feeds.iter().try_for_each(|feed| {
         let most = match feed.purpose {
             Purpose::Tokens | Purpose::Embeddings { .. } => 0,
-            Purpose::Mask | Purpose::LengthMask => 1,
+            Purpose::Unread => return Ok(()),
+            Purpose::Mask | Purpose::LengthMask | Purpose::Condition(_) => 1,
             Purpose::Positions
             | Purpose::SharedPositions
             | Purpose::WriteIndices

@@ -770,11 +770,24 @@ fn an_input_of_unknown_meaning_is_refused_by_name() {
         let slots = Some(DimValue::DimValue(CAPACITY as i64));
         tensor(&mut blocks).shape.get_or_insert_default().dim[1].value = slots;
         graph.input.push(blocks);
+        graph.node.insert(0, NodeProto::new("Abs", &["block_sequence_ids"], &["blocks"]));
     });
     for ((_folder, path), name) in [(types, "token_type_ids"), (blocks, "block_sequence_ids")] {
         let error = refused(&path, sized(1));
         assert!(matches!(&error, SessionError::InputUnknown { input } if input == name), "{error}");
     }
+}
+
+#[test]
+fn an_input_that_no_node_reads_changes_nothing() {
+    let (_folder, path) = changed(STATIC, |graph| {
+        let tokens = find(&mut graph.input, "input_ids").clone();
+        graph.input.push(ValueInfoProto { name: Some("unread".to_owned()), ..tokens });
+    });
+    let mut session = KvSession::open(&Fake(Fault::None), &path, sized(1)).unwrap();
+    let sample = session.add().unwrap();
+    let logits = session.step(&[(sample, &[1, 2, 3])]).unwrap();
+    assert_eq!(logits.last(sample).unwrap(), alone(&[1, 2, 3])[2]);
 }
 
 /// The indices that are computed from the input are its numbers.

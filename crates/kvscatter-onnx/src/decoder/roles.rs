@@ -63,6 +63,8 @@ pub enum InputRole {
     TotalSequenceLength,
     /// What an encoder computes once for each text. Only the decoder of an encoder-decoder has such inputs.
     Encoder(EncoderPart),
+    /// No node reads the input, so its numbers do not matter.
+    Unread,
     /// None of the other roles.
     Other,
 }

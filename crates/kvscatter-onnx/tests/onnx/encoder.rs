@@ -150,6 +150,8 @@ fn the_mask_of_an_encoder_is_found_by_its_name() {
         }
     }
     assert_eq!(role(&unread, "encoder_attention_mask"), InputRole::Other);
+    "input_ids".clone_into(&mut graph_mut(&mut unread).node[0].input[0]);
+    assert_eq!(role(&unread, "encoder_attention_mask"), InputRole::Unread);
 }
 
 /// Returns Optimum's encoder, its decoder of the first step, and its decoder with a past.

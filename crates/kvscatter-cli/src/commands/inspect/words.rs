@@ -39,6 +39,7 @@ pub(super) fn role(input: &Input<'_>) -> &'static str {
         InputRole::Encoder(EncoderPart::Values) => "cross values",
         InputRole::Encoder(EncoderPart::States) => "encoder states",
         InputRole::Encoder(EncoderPart::Mask) => "encoder mask",
+        InputRole::Unread => "unread",
         InputRole::Other => "other",
     }
 }

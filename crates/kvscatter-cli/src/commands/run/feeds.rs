@@ -35,7 +35,8 @@ pub(super) fn missing_inputs(
         CommandError::InputsNeeded { missing: missing.collect(), cause }
     })?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
-    decoder.inputs.retain(|input| input.role != InputRole::Other || !given.contains_key(input.value.name));
+    let is_free = |role| matches!(role, InputRole::Unread | InputRole::Other);
+    decoder.inputs.retain(|input| !is_free(input.role) || !given.contains_key(input.value.name));
     let interface = Interface::new(model, &decoder)?;
     let is_sized =
         |role: InputRole| matches!(role, InputRole::Past(_) | InputRole::State(_)) || role.is_tokens();
