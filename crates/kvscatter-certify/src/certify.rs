@@ -8,7 +8,7 @@ use std::path::Path;
 
 use kvscatter_onnx::decoder::{Decoder, InputRole};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
-use kvscatter_session::{self as session, Engine, Interface, Rows, Runner};
+use kvscatter_session::{self as session, Engine, ExportedDecoder, Interface, Rows, Runner};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
@@ -63,7 +63,7 @@ pub fn certify(
     let decoder = about(&options.model, Decoder::from_graph(&graph))?;
     let interface = about(&options.model, in_place_interface(&model, &decoder))?;
     let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
-    let of_original = original.as_ref().map(|original| &original.interface);
+    let of_original = original.as_ref().map(|original| &original.decoder.interface);
     let setting = setting(options, &interface, of_original, attention_sees_positions(&graph, &decoder))?;
     let (subject, original_subject) = identify(&file, &model, original.as_ref())?;
     original.as_ref().map_or(Ok(()), |original| original.check_caches(options, &setting))?;
@@ -170,10 +170,10 @@ fn expected(
 ) -> Result<(Vec<Sequence>, LogitsReference), CertifyError> {
     let most_tokens = if setting.is_decode_only { 1 } else { setting.most_rows() };
     match original {
-        Some(Original { file, interface, .. }) => {
+        Some(Original { file, decoder, .. }) => {
             // The original may be static too, with another capacity.
-            let capacity = original_capacity(interface, setting.capacity)?;
-            let mut runner = Runner::new(engine.load(file, options.load_options())?, interface.clone());
+            let capacity = original_capacity(&decoder.interface, setting.capacity)?;
+            let mut runner = decoder.load(engine, file, options.load_options())?;
             let texts = Texts { seed: options.seed };
             let original = Reference::new(&mut runner, capacity, false, most_tokens, texts);
             Ok((sequences(original, setting, options.seed)?, LogitsReference::Original))
@@ -195,7 +195,7 @@ fn tolerance(
 ) -> Tolerance {
     let mut elements = vec![interface.logits_element];
     elements.extend(decoder.caches.iter().map(|cache| cache.element));
-    elements.extend(original.map(|original| original.interface.logits_element));
+    elements.extend(original.map(|original| original.decoder.interface.logits_element));
     if is_quantised { Tolerance::from_quantised_types(elements) } else { Tolerance::from_types(elements) }
 }
 
@@ -220,7 +220,12 @@ fn take_times(
     model: Timed<'_>,
     original: Option<&Original>,
 ) -> Result<(Option<Timings>, Vec<Check>), CertifyError> {
-    let original = original.map(|Original { file, model, interface }| Timed { file, model, interface });
+    let original = original.filter(|original| !original.decoder.is_stacked());
+    let original = original.map(|Original { file, model, decoder }| Timed {
+        file,
+        model,
+        interface: &decoder.interface,
+    });
     let (capacity, options) = (setting.capacity, options.load_options());
     match timed::gather(&timed::TimedModels { engine, model, original, capacity, options }) {
         Ok((timings, checks)) => Ok((Some(timings), checks)),
@@ -262,7 +267,7 @@ fn parameters(options: &CertifyOptions, tolerance: f64, setting: ScenarioSetting
 struct Original {
     file: ModelFile,
     model: Model,
-    interface: Interface,
+    decoder: ExportedDecoder,
 }
 
 impl Original {
@@ -270,25 +275,26 @@ impl Original {
     fn read(path: &Path, of_model: &Interface) -> Result<Self, CertifyError> {
         let model = Model::load(path)?;
         let file = model.file()?;
-        let mut interface = about(path, Interface::of_exported(&model))?;
+        let mut decoder = about(path, ExportedDecoder::new(&model))?;
+        let interface = &mut decoder.interface;
         about(path, interface.check_no_states())?;
-        about(path, check_elements(&interface))?;
+        about(path, check_elements(interface))?;
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {
             (Some(got), Some(expected)) if got != expected => Err(session::SessionError::SizesDiffer {
                 size: session::ModelSize::Vocabulary,
-                input: interface.logits,
+                input: interface.logits.clone(),
                 got,
                 expected,
             }
             .into()),
-            _ => Ok(Self { file, interface, model }),
+            _ => Ok(Self { file, model, decoder }),
         }
     }
 
     /// Checks that the caches of the original are within the memory limit as well.
     fn check_caches(&self, options: &CertifyOptions, setting: &ScenarioSetting) -> Result<(), CertifyError> {
-        let interface = &self.interface;
+        let interface = &self.decoder.interface;
         let capacity = original_capacity(interface, setting.capacity)?;
         check_caches(options, interface, interface.batch.unwrap_or(1), capacity).map(drop)
     }

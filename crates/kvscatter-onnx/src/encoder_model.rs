@@ -17,8 +17,11 @@ use crate::edit::{Editor, NewNode};
 use crate::file::folder_of;
 use crate::fold::{Fold, Value, signed};
 use crate::names::{Names, replace_captures};
-use crate::proto::{ModelProto, NodeProto, TensorProto, ValueInfoProto};
-use crate::{Data, Dimension, Graph, Model, OnnxError, Tensor, ValueInfo, merged, opset, tensor_proto};
+use crate::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::{
+    Data, Dimension, ExportForm, Graph, Model, OnnxError, Stacks, Tensor, ValueInfo, merged, opset,
+    plain_decoder, tensor_proto,
+};
 pub use error::EncoderError;
 
 /// Returns an encoder with one output for each input of `decoder` that an encoder computes, under the name of the
@@ -33,8 +36,8 @@ pub use error::EncoderError;
 /// * Returns [`EncoderError`] if the models do not belong together, or keep weights in different folders.
 /// * Returns the errors of [`Model::graph`] and of [`Decoder::from_graph`].
 pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<Model, OnnxError> {
-    let unmerged = merged::unmerge(decoder)?;
-    let decoder = unmerged.as_ref().map_or(decoder, |unmerged| &unmerged.model).graph()?;
+    let plain = plain_decoder(decoder)?;
+    let decoder = plain.as_ref().map_or(decoder, |plain| &plain.model).graph()?;
     let decoder = Decoder::from_graph(&decoder)?;
     let wanted: Vec<_> = decoder.from_encoder().filter(|(input, _)| !decoder.is_unread(input.name)).collect();
     if wanted.is_empty() {
@@ -52,6 +55,9 @@ pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<M
         }
     }
     let OwnValues { mut sources, states } = own_values(&Graph::new(&joined)?, &wanted)?;
+    if let Some(ExportForm::Stacked(stacks)) = plain.as_ref().map(|plain| &plain.form) {
+        sources.extend(split_outputs(joined.graph.get_or_insert_default(), stacks)?);
+    }
     let is_open = |(input, part): &&(&ValueInfo<'_>, EncoderPart)| {
         *part != EncoderPart::Mask && !sources.contains_key(input.name)
     };
@@ -99,6 +105,31 @@ fn own_values(encoder: &Graph<'_>, wanted: &[(&ValueInfo<'_>, EncoderPart)]) -> 
         sources.extend(source.map(|source| (input.name.to_owned(), source)));
     }
     Ok(OwnValues { sources, states })
+}
+
+/// Splits the outputs that have all layers. Returns the value of each layer by the name of the decoder's input.
+fn split_outputs(graph: &mut GraphProto, stacks: &Stacks) -> Result<BTreeMap<String, String>, OnnxError> {
+    let mut names = Names::of_graph(graph);
+    let mut sources = BTreeMap::new();
+    for stack in &stacks.stacks {
+        let mut outputs = graph.output.iter().filter_map(|output| output.name.clone());
+        let Some(output) = outputs.find(|output| layer_name(output) == layer_name(&stack.input)) else {
+            continue;
+        };
+        for (layer, input) in stack.inputs.iter().enumerate() {
+            let index = names.fresh("layer");
+            let number = Tensor::new(
+                ElementType::Int64,
+                Vec::new(),
+                Data::Bytes(signed(layer).to_le_bytes().to_vec()),
+            )?;
+            graph.initializer.push(tensor_proto::encode(&index, &number));
+            let part = names.fresh(&format!("{output}.{layer}"));
+            graph.node.push(NodeProto::new("Gather", &[&output, &index], &[&part]));
+            sources.insert(input.clone(), part);
+        }
+    }
+    Ok(sources)
 }
 
 /// Returns the name of a cache without the words for its time, so that a past and its present have the same name.

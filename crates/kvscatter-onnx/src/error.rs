@@ -152,7 +152,7 @@ mod tests {
             rank_too_large input_missing input_unknown value_type value_rank value_dim symbol_conflict \
             shape_unknown dims_missing dim_unused no_valid_indices nothing_to_lower scatter_nested \
             scatter_in_function rank_unknown lower_type index_nodes cache_none cache_not_fed_back cache_not_fed \
-            cache_shape_missing cache_rank cache_does_not_grow dims_differ merged_twice capacity not_converted \
+            cache_shape_missing cache_rank cache_does_not_grow dims_differ merged_twice stacked capacity not_converted \
             not_kept no_cache_folder";
         let variants = [
             FileError::VARIANTS,

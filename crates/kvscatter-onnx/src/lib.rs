@@ -5,7 +5,7 @@
 //! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
 //!   hazards. [`hazards_beside`] compares it with the configuration of the original model.
 //! * [`convert::convert()`] converts growing caches to static ones. [`lower()`] replaces `TensorScatter` with
-//!   older operators. [`unmerge`] takes the decoder with a past out of a merged decoder, and
+//!   older operators. [`plain_decoder`] takes merged decoders and stacked caches apart, and
 //!   [`join_encoder`] makes an encoder that computes all that a decoder takes from it.
 //! * [`Model::save_with_weights`] writes a model together with the files of its weights. [`ModelFile`] is a file
 //!   that an engine can load.
@@ -39,7 +39,7 @@
 //! | models and graphs | `fingerprint`, `ir`, `order`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset`, `onnx_attention` |
 //! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
 //! | decoders | `passing`, `mask_elements`, `decoder`, `cache_path` |
-//! | changes of decoders | `standard`, `merged`, `encoder_model`, `convert`, `soundness`, `lower` |
+//! | changes of decoders | `standard`, `merged`, `stacked`, `plain`, `encoder_model`, `convert`, `soundness`, `lower` |
 //! | models as people store them | `declared`, `source`, `internal` |
 //!
 //! # Terms
@@ -98,6 +98,7 @@ mod onnx_attention;
 mod opset;
 mod order;
 mod passing;
+mod plain;
 mod proto;
 mod prove;
 mod random_inputs;
@@ -105,6 +106,7 @@ mod runtime_version;
 mod save;
 mod soundness;
 pub mod source;
+mod stacked;
 mod standard;
 mod tensor;
 mod tensor_proto;
@@ -139,10 +141,12 @@ pub use merged::{TakenBranch, Unmerged, unmerge};
 pub use model::Model;
 pub use model_file::ModelFile;
 pub use node_label::NodeLabel;
+pub use plain::{ExportForm, PlainDecoder, plain_decoder};
 pub use proto::ProtoError;
 pub use runtime_version::{ParseRuntimeVersionError, RuntimeVersion};
 pub use save::{DataFile, DataFileOrigin, WeightTransfer};
 pub use soundness::{CheckedRing, check_rings};
+pub use stacked::{Stack, Stacks, Unstacked, unstack};
 pub(crate) use tensor::{DEFAULT_MEMORY_LIMIT, storage_len};
 pub use tensor::{Data, Tensor, TensorError};
 pub use tensor_proto::error::TensorProtoError;

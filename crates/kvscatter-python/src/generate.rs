@@ -6,8 +6,8 @@ use std::sync::{Mutex, OnceLock, TryLockError};
 
 use kvscatter_onnx::convert::CacheType;
 use kvscatter_onnx::decoder::Decoder;
+use kvscatter_onnx::plain_decoder;
 use kvscatter_onnx::source::{ModelSource, Preparation, PrepareOptions};
-use kvscatter_onnx::unmerge;
 use kvscatter_session::{
     End, Event, GenerateOptions, Generated, Generator, Interface, Progress, Sampling, SessionError,
     SessionOptions, saved_tokens,
@@ -171,10 +171,10 @@ impl Model {
 }
 
 impl Declared {
-    /// Reads a decoder, or the decoder with a past of a merged one.
+    /// Reads a decoder in its plain form.
     fn read(path: &Path, options: SessionOptions) -> Result<Self, SessionError> {
         let model = kvscatter_onnx::Model::load(path)?;
-        let model = unmerge(&model)?.map_or(model, |unmerged| unmerged.model);
+        let model = plain_decoder(&model)?.map_or(model, |plain| plain.model);
         let graph = model.graph()?;
         let interface = Interface::new(&model, &Decoder::from_graph(&graph)?)?;
         let capacity = if interface.is_copied() { None } else { interface.capacity_or(options.capacity)? };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
 use kvscatter_onnx::decoder::{Cache, Decoder, EncoderPart, Growth, Input, InputRole, State};
-use kvscatter_onnx::{Dimension, Model, Unmerged, ValueInfo, unmerge};
+use kvscatter_onnx::{Dimension, Model, ValueInfo};
 
 use crate::error::{ModelSize, SessionError, SessionSetting};
 
@@ -150,7 +150,7 @@ pub enum Purpose {
     TotalLength,
     /// Zeros, because no node reads the input. Open dimensions are 1, except for the batch.
     Unread,
-    /// The condition that chooses the decoder with a past in a [merged decoder](Interface::of_exported).
+    /// The condition that chooses the decoder with a past in a [merged decoder](crate::ExportedDecoder).
     Condition(bool),
 }
 
@@ -242,24 +242,6 @@ impl Interface {
             most_tokens: model.metadata(MOST_TOKENS).and_then(|tokens| tokens.parse().ok()),
             has_quantised_weights: model.has_quantised_weights(),
         })
-    }
-
-    /// Determines the inputs and outputs of a decoder as it was exported. Of a merged decoder, the branch with a past
-    /// runs.
-    ///
-    /// # Errors
-    /// - Returns the errors of [`unmerge`] and of [`Decoder::from_graph`].
-    /// - Returns the errors of [`new`](Self::new).
-    pub fn of_exported(model: &Model) -> Result<Self, SessionError> {
-        let Some(Unmerged { model: with_past, branch }) = unmerge(model)? else {
-            return Self::new(model, &Decoder::from_graph(&model.graph()?)?);
-        };
-        let mut interface = Self::new(&with_past, &Decoder::from_graph(&with_past.graph()?)?)?;
-        let inputs = model.graph()?.inputs()?;
-        let condition = inputs.into_iter().find(|input| input.name == branch.condition);
-        let condition = condition.map(|value| FeedPort::with(&value, Purpose::Condition(branch.value)));
-        interface.feeds.extend(condition.transpose()?);
-        Ok(interface)
     }
 
     /// Returns the operator that writes the caches, if they are written in place.
@@ -385,7 +367,7 @@ impl CachePort {
             layer,
             ring: rings.iter().copied().find(|ring| cache.is_ring() && Some(ring.capacity) == capacity),
             dims,
-            growth: cache.style.growth(),
+            growth: cache.growth(),
         }
     }
 
@@ -553,7 +535,7 @@ impl FeedPort {
     }
 
     /// Describes an input with a purpose.
-    fn with(value: &ValueInfo<'_>, purpose: Purpose) -> Result<Self, SessionError> {
+    pub(crate) fn with(value: &ValueInfo<'_>, purpose: Purpose) -> Result<Self, SessionError> {
         let ranks: &[usize] = match purpose {
             Purpose::Tokens | Purpose::Positions | Purpose::Mask | Purpose::LengthMask => &[2],
             Purpose::Embeddings { .. } => &[3],

@@ -19,7 +19,7 @@
 //! | engines | `engine`, `rows`, `memory_report` |
 //! | the tokens of a run | `feed`, `ring_track`, `model_runs` |
 //! | one run of a model | `states`, `runner`, `encoder`, `encoder_run`, `inputs`, `logits` |
-//! | caches in two buffers | `out_of_place`, `session_options`, `growing` |
+//! | caches in two buffers | `out_of_place`, `exported`, `session_options`, `growing` |
 //! | samples, their rows and how they go back | `batch`, `caches`, `undo`, `sample_store` |
 //! | a session | `steps`, `accept`, `saves`, `kv_session`, `transaction` |
 //! | the choice of tokens | `generate_options`, `sampling`, `lookup`, `texts` |
@@ -35,6 +35,7 @@ mod encoder;
 mod encoder_run;
 mod engine;
 mod error;
+mod exported;
 mod feed;
 mod generate;
 mod generate_options;
@@ -71,6 +72,7 @@ pub use engine::{
     Engine, GroupQueryNodes, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label,
 };
 pub use error::{GenerateSetting, ModelSize, SessionError, SessionSetting};
+pub use exported::ExportedDecoder;
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator};
 pub use generate_options::{GenerateOptions, Sampling};

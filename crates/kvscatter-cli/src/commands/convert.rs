@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::{self, Path, PathBuf};
+use std::path::{self, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
@@ -16,7 +16,7 @@ use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use serde_json::{Value, json};
 
 use super::cache_type::CacheTypeArgs;
-use super::merged;
+use super::form;
 use super::weights::{self, WeightFiles};
 use crate::error::CommandError;
 use crate::json::{joined, without_null};
@@ -126,10 +126,14 @@ pub(crate) struct Convert {
 
     /// Also write the encoder of an encoder-decoder, with an output for each input that the decoder takes from it
     ///
-    /// It is made of encoder_model.onnx and the decoder of the first step, whose nodes compute keys and values for
+    /// It is made of the exported encoder and the decoder of the first step, whose nodes compute keys and values for
     /// every layer. That is decoder_model.onnx, or the merged decoder. All must be in the folder of the decoder.
     #[arg(long, value_name = "FILE")]
     encoder_output: Option<PathBuf>,
+
+    /// The exported encoder. If it is not given, it is encoder_model.onnx, or else encoder.onnx, beside the decoder
+    #[arg(long, value_name = "MODEL", requires = "encoder_output")]
+    encoder: Option<PathBuf>,
 
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
@@ -194,7 +198,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
         path: args.model.clone(),
         cause: Box::new(cause),
     })?;
-    let encoder = args.encoder_output.as_ref().map(|_| joined_encoder(&args.model, &model)).transpose()?;
+    let encoder = args.encoder_output.as_ref().map(|_| joined_encoder(&args, &model)).transpose()?;
     let mut files = Vec::new();
     if let Some((encoder, path)) = encoder.zip(args.encoder_output.as_ref()) {
         files.extend(encoder.save_with_weights(path, args.weights.into())?);
@@ -212,16 +216,18 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
 }
 
 /// Returns the encoder of a decoder, made of the other models in its folder.
-fn joined_encoder(path: &Path, decoder: &Model) -> Result<Model, CommandError> {
-    let beside = |name: &str| path.with_file_name(name);
-    let encoder = Model::load(&beside(ENCODER))?;
+fn joined_encoder(args: &Convert, decoder: &Model) -> Result<Model, CommandError> {
+    let beside = |name: &str| args.model.with_file_name(name);
+    let [first, other] = ENCODERS.map(beside);
+    let usual = || if first.exists() || !other.exists() { first.clone() } else { other.clone() };
+    let encoder = Model::load(&args.encoder.clone().unwrap_or_else(usual))?;
     let first = beside(FIRST_STEP);
     let first = if first.exists() { Some(Model::load(&first)?) } else { None };
     Ok(join_encoder(&encoder, first.as_ref().unwrap_or(decoder), decoder)?)
 }
 
 /// Optimum's names of an encoder and of the decoder of the first step.
-const ENCODER: &str = "encoder_model.onnx";
+const ENCODERS: [&str; 2] = ["encoder_model.onnx", "encoder.onnx"];
 const FIRST_STEP: &str = "decoder_model.onnx";
 
 /// Returns how the caches of layers with a window are kept.
@@ -259,8 +265,8 @@ fn show(
         let path = one_line(&path.display().to_string());
         writeln!(output, "{}", hanging(2, &format!("{path}: the encoder, which runs once for each text.")))?;
     }
-    if let Some(branch) = &report.branch {
-        writeln!(output, "{}", hanging(2, &merged::line(branch)))?;
+    if let Some(form) = &report.form {
+        writeln!(output, "{}", hanging(2, &form::line(form)))?;
     }
     if report.attention.fused > 0 {
         let became =
@@ -576,7 +582,9 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
         "nonpad_kv_seqlen": report.inputs.nonpad_kv_seqlen,
         "least_onnxruntime": report.least_onnxruntime.to_string(),
         // The branch of a merged decoder that was converted.
-        "merged": report.branch.as_ref().map(merged::document),
+        "merged": report.form.as_ref().and_then(form::merged),
+        // The inputs that had all layers.
+        "stacked": report.form.as_ref().and_then(form::stacked),
         // States beside the caches, which are not changed.
         "states": report
             .states
@@ -590,7 +598,7 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
         "cost": without_null(cost, &["most_tokens"]),
         "files": weights::document(files),
     });
-    without_null(document, &["encoder_output", "merged", "narrow"])
+    without_null(document, &["encoder_output", "merged", "narrow", "stacked"])
 }
 
 fn narrow_document(narrow: &NarrowCaches) -> Value {

@@ -4,7 +4,7 @@ use super::cache_layout::CacheLayout;
 use super::options::ConvertOptions;
 use super::passes::{self, PASSES};
 use super::report::Report;
-use crate::{Model, OnnxError, merged};
+use crate::{Model, OnnxError, plain_decoder};
 
 /// A decoder with a static cache.
 #[derive(Debug)]
@@ -22,12 +22,11 @@ pub struct Converted {
 /// If the options name a type or a layout of caches, a decoder whose caches are static already is converted too, and
 /// only these change.
 ///
-/// Of a merged decoder, the branch with a past is converted, as [`unmerge`](crate::unmerge) takes it out.
+/// A merged decoder, and one whose caches have all layers, are converted as [`plain_decoder`] returns them.
 ///
 /// # Errors
 /// * Returns the errors of [`Model::graph`] for an invalid graph.
-/// * Returns [`DecoderError::MergedTwice`](crate::DecoderError::MergedTwice) if both branches of a merged decoder have
-///   a past.
+/// * Returns the errors of [`plain_decoder`].
 /// * Returns [`GraphError::OpsetTooOld`](crate::GraphError::OpsetTooOld) or
 ///   [`GraphError::OpsetTooNew`](crate::GraphError::OpsetTooNew) if the operator set cannot be raised.
 /// * Returns [`GraphError::OperatorUnknown`](crate::GraphError::OperatorUnknown) or
@@ -38,8 +37,8 @@ pub struct Converted {
 /// * Returns [`ConvertError::Capacity`](super::ConvertError::Capacity) or [`ConvertRefusal`](super::ConvertRefusal),
 ///   often wrapped in [`OnnxError::InNode`], if this decoder cannot be converted.
 pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {
-    let unmerged = merged::unmerge(model)?;
-    let model = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model);
+    let plain = plain_decoder(model)?;
+    let model = plain.as_ref().map_or(model, |plain| &plain.model);
     let options = options.into();
     let passed = passes::run(model, options, &PASSES)?;
     let mut converted = passed.model.into_owned();
@@ -51,6 +50,6 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     }
     let exported = model.graph_hash()?.with_options([keep_attention, options.may_cap()], &caches);
     exported.set(converted.graph_hash()?, converted.proto_mut());
-    let branch = unmerged.as_ref().map(|unmerged| unmerged.branch.clone());
-    Ok(Converted { model: converted, report: Report { branch, ..passed.report } })
+    let form = plain.as_ref().map(|plain| plain.form.clone());
+    Ok(Converted { model: converted, report: Report { form, ..passed.report } })
 }

@@ -23,7 +23,16 @@ pub(super) enum LengthReplacement<'m> {
     Columns { value: &'m str, of: &'m str },
     /// The rows of a table for the positions of the new tokens, `[new, width]`, which are added to the tokens. They
     /// become rows for each sample, `[batch, new, width]`.
-    Rows { value: &'m str, table: &'m str, positions: &'m str },
+    Rows { value: &'m str, table: &'m str, by: RowsBy<'m> },
+}
+
+/// How the rows for positions are picked from a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RowsBy<'m> {
+    /// `Gather` picks the rows of these positions.
+    Positions(&'m str),
+    /// `Slice` cuts out the rows from the length of the past on.
+    Slice(Node<'m>),
 }
 
 /// Returns every replacement that fits its value on all probes.
@@ -70,8 +79,13 @@ fn added_rows<'m>(
     fold: &mut Fold<'m>,
 ) -> Option<LengthReplacement<'m>> {
     let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0);
-    let (value, table, positions) = (node.output(0)?, node.input(0)?, node.input(1)?);
-    if !node.is("Gather") || axis != 0 || !graph.is_constant(table) {
+    let (value, table) = (node.output(0)?, node.input(0)?);
+    let by = match () {
+        () if node.is("Gather") && axis == 0 => RowsBy::Positions(node.input(1)?),
+        () if node.is("Slice") => RowsBy::Slice(*node),
+        () => return None,
+    };
+    if !graph.is_constant(table) {
         return None;
     }
     let shape = fold.shape(value).ok()?.to_vec();
@@ -84,7 +98,7 @@ fn added_rows<'m>(
         let adds = user.is("Add") || user.op_type() == "SkipLayerNormalization";
         adds && sum.is_some_and(|sum| *sum == [probe.batch, new, width])
     });
-    let rows = LengthReplacement::Rows { value, table, positions };
+    let rows = LengthReplacement::Rows { value, table, by };
     (is_added && rows.holds(probe, fold)).then_some(rows)
 }
 
@@ -105,11 +119,25 @@ impl LengthReplacement<'_> {
                 let Some(of) = is_mask.then(|| fold.value(of).cloned().ok()).flatten() else { return false };
                 fold.value(value).is_ok_and(|value| is_columns(value, &of, probe))
             }
-            Self::Rows { positions, .. } => fold.value(positions).is_ok_and(|positions| {
-                let expected = (probe.past..probe.total()).map(|place| i64::try_from(place).ok());
-                let ints = positions.as_ints().filter(|_| *positions.shape == [probe.new]);
-                ints.is_some_and(|ints| ints.iter().copied().map(Some).eq(expected))
-            }),
+            Self::Rows { by: RowsBy::Slice(slice), value, .. } => {
+                let past = i64::try_from(probe.past).ok();
+                let mut is = |slot: usize, expected| match slice.input(slot) {
+                    None => slot > 2,
+                    Some(bound) => fold.value(bound).is_ok_and(|bound| bound.as_ints() == Some(&[expected])),
+                };
+                // The axes are those from the first one on, and the steps are 1, if they are not given.
+                past.is_some_and(|past| is(1, past))
+                    && is(3, 0)
+                    && is(4, 1)
+                    && fold.shape(value).is_ok_and(|shape| shape.first() == Some(&probe.new))
+            }
+            Self::Rows { by: RowsBy::Positions(positions), .. } => {
+                fold.value(positions).is_ok_and(|positions| {
+                    let expected = (probe.past..probe.total()).map(|place| i64::try_from(place).ok());
+                    let ints = positions.as_ints().filter(|_| *positions.shape == [probe.new]);
+                    ints.is_some_and(|ints| ints.iter().copied().map(Some).eq(expected))
+                })
+            }
         }
     }
 }

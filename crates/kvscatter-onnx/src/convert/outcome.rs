@@ -7,7 +7,7 @@ use super::report::CacheReport;
 use super::rule::CacheWindow;
 use super::windows::LinearWindow;
 use crate::decoder::Decoder;
-use crate::{Model, OnnxError, merged};
+use crate::{Model, OnnxError, plain_decoder};
 
 /// The result of trying to convert a decoder with growing caches.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ fn depends_on_slots(cause: &OnnxError, model: &Model) -> bool {
 
 /// Returns the number of new tokens if the model, or the branch that is converted, fixes it.
 fn fixed_tokens(model: &Model) -> Option<usize> {
-    let unmerged = merged::unmerge(model).ok()?;
-    let graph = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model).graph().ok()?;
+    let plain = plain_decoder(model).ok()?;
+    let graph = plain.as_ref().map_or(model, |plain| &plain.model).graph().ok()?;
     Decoder::from_graph(&graph).ok()?.fixed_tokens()
 }

@@ -8,7 +8,7 @@ use super::kept::KeptAttention;
 use super::ring::RingSize;
 use super::rule::CacheWindow;
 use super::windows::LinearWindow;
-use crate::{RuntimeVersion, TakenBranch};
+use crate::{ExportForm, RuntimeVersion};
 
 /// What a conversion did, and what a caller of the converted decoder has to know.
 #[derive(Debug, Default)]
@@ -16,8 +16,8 @@ use crate::{RuntimeVersion, TakenBranch};
 pub struct Report {
     /// The passes that changed the decoder, in order.
     pub passes: Vec<PassReport>,
-    /// The branch that was converted, if the exported model is a merged decoder.
-    pub branch: Option<TakenBranch>,
+    /// The form of the exported decoder, if it is not a plain one.
+    pub form: Option<ExportForm>,
     /// The caches.
     pub caches: CacheReport,
     /// The attention operations that read the caches.

@@ -17,6 +17,9 @@ pub(super) struct ShortTable<'m> {
 /// too large to be evaluated.
 pub(super) fn first_short_table<'m>(graph: &Graph<'m>, fold: &mut Fold<'m>) -> Option<ShortTable<'m>> {
     graph.nodes().iter().find_map(|node| {
+        if node.is("Slice") {
+            return short_slice(graph, node, fold);
+        }
         let (table, axis, indices) = match () {
             () if node.is("Gather") => (0, node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0), 1),
             () if node.is("RotaryEmbedding") => (1, 0, 3),
@@ -32,4 +35,18 @@ pub(super) fn first_short_table<'m>(graph: &Graph<'m>, fold: &mut Fold<'m>) -> O
         let is_short = usize::try_from(largest).is_ok_and(|largest| largest >= rows);
         (is_table && is_short).then_some(ShortTable { node: *node, table, rows })
     })
+}
+
+/// Returns the table of which a node cuts rows out, if it has too few. A slice that ends after every table takes all
+/// rows.
+fn short_slice<'m>(graph: &Graph<'m>, node: &Node<'m>, fold: &mut Fold<'m>) -> Option<ShortTable<'m>> {
+    const ALL: i64 = 0x7FFF_FFFF;
+    let table = node.input(0).filter(|table| graph.is_constant(table))?;
+    let [start, end, axis] = [1, 2, 3].map(|slot| {
+        let bound = fold.known(node.input(slot)?).ok()??.as_ints()?;
+        bound.first().copied().filter(|_| bound.len() == 1)
+    });
+    let rows = *fold.shape(table).ok().filter(|shape| shape.len() == 2)?.first()?;
+    let is_short = axis.unwrap_or(0) == 0 && start? > 0 && end? < ALL && end? > i64::try_from(rows).ok()?;
+    is_short.then_some(ShortTable { node: *node, table, rows })
 }

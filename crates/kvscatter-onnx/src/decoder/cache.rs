@@ -151,6 +151,20 @@ pub enum CachePart {
 }
 
 impl<'m> Cache<'m> {
+    /// Returns how the cache grows if past and present are separate buffers, or `None` if it does not grow. Unlike its
+    /// [style](WriterStyle::growth), this is also known of ONNX Runtime's `MultiHeadAttention`, which appends its rows
+    /// unless it has an input for the length of the past.
+    #[must_use]
+    pub fn growth(&self) -> Option<Growth> {
+        const PAST_LENGTH: usize = 8;
+        let appends = |writer: &Node<'_>| {
+            let name = (writer.domain(), writer.op_type());
+            name == ("com.microsoft", "MultiHeadAttention") && writer.input(PAST_LENGTH).is_none()
+        };
+        let joined = self.writer.as_ref().filter(|writer| appends(writer)).map(|_| Growth::Joined);
+        self.style.growth().or(joined)
+    }
+
     /// Returns the declared size of the sequence dimension of the past.
     #[must_use]
     pub fn capacity(&self) -> Dimension<'m> {

@@ -40,6 +40,9 @@ pub enum DecoderError {
     /// Both branches of a merged decoder are decoders with a past.
     #[error("both branches for input {condition:?} are decoders with a past: only one may be")]
     MergedTwice { condition: String },
+    /// The layers of an input with all layers are not read and written in a known way.
+    #[error("{input:?} has all layers, and {reason}")]
+    Stacked { input: String, reason: &'static str },
 }
 
 crate::cause!(DecoderError, Into::into);

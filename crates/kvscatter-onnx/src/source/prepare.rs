@@ -12,7 +12,7 @@ use super::{FolderError, ModelSource};
 use crate::convert::{CacheType, ConvertError, ConvertOptions, UNLIMITED};
 use crate::decoder::{self, Decoder};
 use crate::file::folder_of;
-use crate::{ErrorPlace, Model, OnnxError, convert, declared, file, merged, proto};
+use crate::{ErrorPlace, Model, OnnxError, convert, declared, file, plain_decoder, proto};
 
 /// The most slots of a conversion if its options give no number.
 ///
@@ -165,7 +165,7 @@ enum CachesBefore {
 
 impl CachesBefore {
     fn from_model(model: &Model) -> Result<Self, OnnxError> {
-        if merged::unmerge(model)?.is_some() {
+        if plain_decoder(model)?.is_some() {
             return Ok(Self::Growing);
         }
         let graph = model.graph()?;

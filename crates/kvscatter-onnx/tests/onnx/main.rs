@@ -30,6 +30,7 @@ mod save;
 mod sinks;
 mod soundness;
 mod source;
+mod stacked;
 mod support;
 mod tensors;
 mod test_dirs;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use kvscatter_onnx::convert::{ConvertRefusal, convert};
 use kvscatter_onnx::decoder::WriterStyle;
 use kvscatter_onnx::internal::proto::{GraphProto, NodeProto, TensorProto};
-use kvscatter_onnx::{DecoderError, Model, TakenBranch, unmerge};
+use kvscatter_onnx::{DecoderError, ExportForm, Model, TakenBranch, unmerge};
 
 use crate::support::{
     append, assert_refused, counts, declare, decoder, graph as body, graph_mut as graph, lines, load, maker,
@@ -74,7 +74,8 @@ fn a_decoder_that_optimum_merged() {
     let converted = convert(&model, 24).unwrap();
     let of_branch = convert(&unmerged.model, 24).unwrap();
     assert_eq!(converted.model.proto().graph.node, of_branch.model.proto().graph.node);
-    assert_eq!((counts(&converted), converted.report.branch), ((2, 2, 2), Some(flag())));
+    let form = Some(ExportForm::Merged(flag()));
+    assert_eq!((counts(&converted), converted.report.form), ((2, 2, 2), form));
 }
 
 #[test]

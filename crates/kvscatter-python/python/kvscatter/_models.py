@@ -83,6 +83,7 @@ def convert(
     keep_attention: bool = False,
     onnxruntime: str | None = None,
     encoder_output: Path | None = None,
+    encoder: Path | None = None,
     weights: Weights | None = None,
 ) -> Conversion:
     """Converts a decoder so that its caches are static and written in place, and writes it to a file.
@@ -111,7 +112,9 @@ def convert(
         keep_attention: Whether attention that consists of separate nodes is left as it is.
         onnxruntime: The oldest version of ONNX Runtime that must run the model without the plugin, such as ``"1.26"``.
         encoder_output: The file of an encoder that computes all inputs that the decoder takes from one. It is made of
-            the ``encoder_model.onnx`` and the decoder of the first step in the folder of the model.
+            the exported encoder and the decoder of the first step in the folder of the model.
+        encoder: The exported encoder. The default is ``encoder_model.onnx``, or else ``encoder.onnx``, in the folder of
+            the model.
         weights: Whether files of weights are copied or linked if the output is in another folder. The default is
             ``"copy"``.
 
@@ -142,6 +145,7 @@ def convert(
         keep_attention=keep_attention,
         onnxruntime=onnxruntime,
         encoder_output=encoder_output,
+        encoder=encoder,
         weights=weights,
     )
 

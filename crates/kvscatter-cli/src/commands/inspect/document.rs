@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::facts::{Inspected, Sizes, WholeCache, total};
 use super::group_query::Coverage;
 use super::words::{dim, part, role};
-use crate::commands::merged;
+use crate::commands::form;
 use crate::json::{joined, without_null};
 
 pub(super) fn document(inspected: &Inspected<'_>) -> Value {
@@ -34,7 +34,9 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
         "inputs": inputs.map(input).collect::<Value>(),
         "logits": decoder.logits.as_ref().map(|logits| logits.name),
         // The branch of a merged decoder that is inspected.
-        "merged": inspected.branch.map(merged::document),
+        "merged": inspected.form.and_then(form::merged),
+        // The inputs that have all layers.
+        "stacked": inspected.form.and_then(form::stacked),
         "hazards": inspected.hazards.iter().map(hazard).collect::<Value>(),
         // The rings, once for each node that reads one.
         "rings": inspected.rings.iter().map(ring).collect::<Value>(),
@@ -45,7 +47,7 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
         // The nodes that TensorRT refuses, if it is the target.
         "tensorrt": inspected.refusals.as_ref().map(|all| all.iter().map(refusal).collect::<Value>()),
     });
-    without_null(document, &["merged", "group_query_nodes", "tensorrt"])
+    without_null(document, &["merged", "stacked", "group_query_nodes", "tensorrt"])
 }
 
 /// Returns a cache. The bytes contain those of its scales.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::CheckedRing;
-use kvscatter_onnx::TakenBranch;
+use kvscatter_onnx::ExportForm;
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cache, Cost, CostAt, Decoder, Hazard, QuantizedPart, TensorRtRefusal};
 
@@ -15,8 +15,8 @@ pub(super) struct Inspected<'a> {
     pub(super) decoder: &'a Decoder<'a>,
     pub(super) caches: Vec<WholeCache<'a>>,
     pub(super) sizes: Sizes,
-    /// The branch that is inspected, if the model is a merged decoder.
-    pub(super) branch: Option<&'a TakenBranch>,
+    /// The form of the model, if it is not a plain one.
+    pub(super) form: Option<&'a ExportForm>,
     pub(super) hazards: Vec<Hazard>,
     /// The rings, and whether their attention reads them correctly.
     pub(super) rings: Vec<CheckedRing>,

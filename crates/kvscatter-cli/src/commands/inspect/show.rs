@@ -13,14 +13,14 @@ use super::facts::{Inspected, Sizes, WholeCache, open_dims, total};
 use super::fold::{Group, alike, folded, groups, shape};
 use super::group_query::Coverage;
 use super::words::{dim, part, role, style};
-use crate::commands::merged;
+use crate::commands::form;
 use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
 
 pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     let groups = groups(&inspected.caches);
     writeln!(output, "{}\n", hanging(0, &format!("{}: {}", one_line(&inspected.model), summary(inspected))))?;
-    if let Some(branch) = inspected.branch {
-        writeln!(output, "{}\n", paragraph(&merged::line(branch)))?;
+    if let Some(form) = inspected.form {
+        writeln!(output, "{}\n", paragraph(&form::line(form)))?;
     }
     writeln!(output, "{}", what(&groups))?;
     unknown(&groups, output)?;

@@ -1,0 +1,134 @@
+//! Proves in small steps that the nodes of a layer read and write the rows that they seem to.
+
+use super::layers::{AXIS, Layer, refused};
+use crate::fold::{Fold, Value, elements, signed};
+use crate::{Dimension, Node, OnnxError, ValueInfo};
+
+/// The size of open dimensions that are neither the samples nor the new tokens.
+const OTHER: usize = 19;
+
+/// A step in which the decoder is evaluated.
+pub(super) struct Step {
+    batch: usize,
+    past: usize,
+    new: usize,
+}
+
+impl Step {
+    /// Returns a first step, steps of one token, and one of several.
+    pub(super) fn all() -> [Self; 4] {
+        [(2, 0, 3), (1, 3, 1), (3, 2, 2), (2, 7, 1)].map(|(batch, past, new)| Self { batch, past, new })
+    }
+
+    /// Feeds the inputs of the step. `stacked` have all layers, and `offset` is the number of tokens so far.
+    pub(super) fn feed(
+        &self,
+        inputs: &[ValueInfo<'_>],
+        stacked: &[&ValueInfo<'_>],
+        offset: &ValueInfo<'_>,
+        fold: &mut Fold<'_>,
+    ) -> Result<(), OnnxError> {
+        let batch = stacked.first().and_then(|input| input.shape.as_ref()?.get(1)).copied();
+        for input in inputs {
+            let is_tokens = |axis| axis == 1 && input.rank() == Some(2);
+            let size = |(axis, dim): (usize, &Dimension<'_>)| match dim.size() {
+                Some(size) => size,
+                None if Some(*dim) == batch => self.batch,
+                None if is_tokens(axis) => self.new,
+                None => OTHER,
+            };
+            let shape: Vec<_> = input.shape.iter().flatten().enumerate().map(size).collect();
+            let value = match input.name == offset.name {
+                true => Value { element: input.element, shape, ..Value::ints(vec![signed(self.past)])? },
+                false => Value::shaped(input.element, shape)?,
+            };
+            fold.set(input.name, value)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the rows that the nodes of a layer read and write. Keeps the values that split all slots into heads.
+    pub(super) fn check(
+        &self,
+        index: usize,
+        layer: &mut Layer<'_>,
+        fold: &mut Fold<'_>,
+    ) -> Result<(), OnnxError> {
+        let Self { batch, past, new } = *self;
+        let refused = |node: &Node<'_>, reason| refused(node, layer.stack, reason);
+        let all = past.saturating_add(new);
+        let slots = fold.shape(layer.slots.output(0).unwrap_or_default())?.to_vec();
+        let &[samples, count, width] = slots.as_slice() else {
+            return Err(refused(&layer.slots, "the layer is not [batch, slots, width]"));
+        };
+        // A slice from 0 in steps of 1 along the slots.
+        for (slot, expected) in [(1, 0), (3, AXIS), (4, 1)] {
+            let is_default = slot == 4 && layer.slots.input(slot).is_none();
+            let given = layer.slots.input(slot).map(|bound| fold.value(bound)).transpose()?;
+            if !is_default && given.and_then(Value::as_ints) != Some(&[expected]) {
+                return Err(refused(
+                    &layer.slots,
+                    "this node does not cut the slots up to the new tokens out",
+                ));
+            }
+        }
+        if (samples, count) != (batch, all) {
+            return Err(refused(&layer.slots, "this node does not cut the slots up to the new tokens out"));
+        }
+        let written = Rows { layer: None, shape: [batch, new, width], first: past };
+        if fold.shape(layer.rows)? != written.shape || !written.are_at(&layer.writer, fold)? {
+            return Err(refused(&layer.writer, "this node does not write the new rows after the old ones"));
+        }
+        let (back, passed) = &layer.back;
+        let returned = Rows { layer: Some(index), shape: [batch, all, width], first: 0 };
+        if !returned.are_at(back, fold)? {
+            return Err(refused(back, "this node does not write the layer back"));
+        }
+        layer.split.retain(|value| {
+            let Ok(&[samples, slots, heads, size]) = fold.shape(value) else { return false };
+            let split = *layer.heads.get_or_insert([heads, size]) == [heads, size];
+            split && (samples, slots) == (batch, all) && heads.checked_mul(size) == Some(width)
+        });
+        for (values, rows, node) in [(&layer.passed, written, &layer.writer), (passed, returned, back)] {
+            for value in values {
+                if elements(fold.shape(value)?) != elements(&rows.shape) {
+                    return Err(refused(node, "what this node writes are not whole rows"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows of a cache, in row-major order.
+struct Rows {
+    /// The index of the layer if the cache has all layers.
+    layer: Option<usize>,
+    /// The numbers of samples and of rows, and the size of a row.
+    shape: [usize; 3],
+    /// The slot of the first row.
+    first: usize,
+}
+
+impl Rows {
+    /// Returns `true` if the indices of a scatter are those of the rows, or of their elements.
+    fn are_at(&self, writer: &Node<'_>, fold: &mut Fold<'_>) -> Result<bool, OnnxError> {
+        let index = fold.value(writer.input(1).unwrap_or_default())?;
+        let (Some(numbers), Some(&depth)) = (index.as_ints(), index.shape.last()) else { return Ok(false) };
+        let [samples, rows, width] = self.shape;
+        let own = depth.saturating_sub(usize::from(self.layer.is_some()));
+        let width = match own {
+            2 => 1,
+            3 => width,
+            _ => return Ok(false),
+        };
+        let expected = (0..samples).flat_map(|sample| {
+            let places = (0..rows).flat_map(move |row| (0..width).map(move |column| (row, column)));
+            places.flat_map(move |(row, column)| {
+                let place = [sample, self.first.saturating_add(row), column];
+                self.layer.into_iter().chain(place.into_iter().take(own)).map(signed)
+            })
+        });
+        Ok(expected.eq(numbers.iter().copied()) && writer.attribute("reduction").is_none())
+    }
+}
