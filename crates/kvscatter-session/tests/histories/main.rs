@@ -70,8 +70,9 @@ fn every_logit_is_that_of_the_tokens_alone_with_states() {
 
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_with_rings_and_states() {
-    for (windows, sizes, _) in [models::RINGS[0], models::RINGS[3], models::RINGS[10]] {
-        run_all([&models::rings_with_state(windows, sizes).path(); 2], [None; 2]);
+    for (windows, sizes, other) in [models::RINGS[0], models::RINGS[3], models::RINGS[10]] {
+        let [model, other] = [sizes, other].map(|sizes| models::rings_with_state(windows, sizes));
+        run_all([&model.path(), &other.path()], [None; 2]);
     }
 }
 

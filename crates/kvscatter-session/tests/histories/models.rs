@@ -60,8 +60,11 @@ pub(crate) fn linear(max_seq: usize) -> Made {
 }
 
 /// Returns a model whose first layers have rings for these windows. The other layers have linear caches.
-pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
-    let mut model = load(GROWING);
+pub(crate) fn rings(windows: &[i64], sizes: Sizes) -> Made {
+    with_rings(load(GROWING), windows, sizes)
+}
+
+fn with_rings(mut model: Model, windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
     let layers = nodes.filter(|node| node.op_type.as_deref() == Some("Attention"));
     for (node, window) in layers.zip(windows) {
@@ -80,7 +83,7 @@ pub(crate) fn with_state() -> Made {
 
 /// Returns a model with rings for these windows, linear caches and the state of a convolution.
 pub(crate) fn rings_with_state(windows: &[i64], sizes: Sizes) -> Made {
-    Made::new(&add_state(Model::load(&rings(windows, sizes).path()).unwrap()))
+    with_rings(add_state(load(GROWING)), windows, sizes)
 }
 
 fn add_state(mut model: Model) -> Model {
