@@ -14,7 +14,7 @@ use kvscatter_session::{
 
 use super::random::faults::{Fault, PANIC, Plan};
 use super::random::int64s;
-use super::random::world::Oracle;
+use super::random::oracle::Oracle;
 
 pub(crate) struct Exact(pub(crate) Plan);
 

@@ -1,6 +1,7 @@
 //! Random histories of a session, for any engine and any way to know the right logits.
 
 pub(crate) mod faults;
+pub(crate) mod oracle;
 pub(crate) mod world;
 
 use kvscatter_session::Tensor;

@@ -7,7 +7,7 @@ use kvscatter_session::{
 };
 
 use super::faulty::{Run, Runs};
-use crate::random::world::{Oracle, before_gap};
+use crate::random::oracle::{Oracle, before_gap};
 
 pub(crate) struct Replay {
     session: Box<dyn Session>,

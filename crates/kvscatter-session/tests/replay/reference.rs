@@ -2,7 +2,7 @@
 
 use kvscatter_session::{Interface, KvSession, Sample};
 
-use crate::random::world::Oracle;
+use crate::random::oracle::Oracle;
 
 pub(crate) struct Reference {
     /// A session of one sample.
