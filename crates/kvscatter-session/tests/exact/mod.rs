@@ -1,6 +1,6 @@
-//! An engine whose logits are a hash of exactly the rows that a query sees, of their positions and of the states. So
-//! one wrong byte in one row, one wrong position or one hidden slot changes every later logit. [`Expected`] computes
-//! the same hashes from the tokens alone, without caches.
+//! An engine whose logits are a hash of exactly the rows that a query sees, of their positions, of the states and of
+//! what an encoder has computed. So one wrong byte in one row, one wrong position or one hidden slot changes every later
+//! logit. [`Expected`] computes the same hashes from the tokens and the text alone, without caches.
 
 use std::panic::resume_unwind;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_session::{
-    CachePort, Engine, Interface, LoadOptions, Purpose, Sample, Session, SessionError, Step, StepOutput,
-    Tensor,
+    CachePort, EncoderOutputs, EncoderPort, Engine, Interface, LoadOptions, Purpose, Sample, Session,
+    SessionError, Step, StepOutput, Tensor,
 };
 
 use super::random::faults::{Fault, PANIC, Plan};
@@ -83,6 +83,8 @@ impl Session for ExactSession {
             let past = input(&port.past);
             states.push((first..first + batch).map(|sample| State(past).read(sample)).collect());
         }
+        let texts = first..first + batch;
+        let texts: Vec<_> = texts.map(|sample| text(&self.interface.encoder, input, sample)).collect();
         let mut logits = Tensor::zeros(self.interface.logits_element, &[batch, width, 256]).unwrap();
         let caches: Vec<_> = self.interface.caches.iter().map(|port| Rows::new(port, &step)).collect();
         for sample in 0..batch {
@@ -91,7 +93,7 @@ impl Session for ExactSession {
                 let fed_position =
                     positions.as_ref().map_or(position, |fed| fed[sample * width + column] as usize);
                 let state = states.iter_mut().map(|of| &mut of[sample]);
-                let mut context = state.fold(0, |context, state| {
+                let mut context = state.fold(texts[sample], |context, state| {
                     *state = mix(*state, token as u64);
                     mix(context, *state)
                 });
@@ -151,6 +153,25 @@ impl State<'_> {
         let len = self.0.len() / self.0.shape()[0];
         u64::from_le_bytes(self.0.bytes()[sample * len..][..8].try_into().unwrap())
     }
+}
+
+/// Returns a hash of what an encoder has computed for a sample of a batch, or 0 if there are no such inputs.
+///
+/// With a mask, the hash does not depend on zeros after the last position, because shorter texts of a batch have them.
+fn text<'t>(ports: &[EncoderPort], tensor: impl Fn(&str) -> &'t Tensor, sample: usize) -> u64 {
+    let is_masked = ports.iter().any(EncoderPort::is_mask);
+    ports.iter().fold(0, |text, port| {
+        let tensor = tensor(&port.name);
+        let (outer, length) = (tensor.shape()[1..port.axis].iter().product(), tensor.shape()[port.axis]);
+        let run = tensor.len() / (tensor.shape()[0] * outer * length);
+        let row = |position| {
+            let runs = (0..outer).map(move |of: usize| ((sample * outer + of) * length + position) * run);
+            runs.flat_map(|first| &tensor.bytes()[first..first + run])
+        };
+        let is_real = |position: &usize| !is_masked || row(*position).any(|byte| *byte != 0);
+        let end = (0..length).rev().find(is_real).map_or(0, |last| last + 1);
+        (0..end).flat_map(row).fold(mix(text, end as u64), |text, byte| mix(text, u64::from(*byte)))
+    })
 }
 
 /// Returns `true` if a mask of a whole batch shows a position of a sample.
@@ -252,9 +273,11 @@ fn mix(a: u64, b: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// What a sample of these tokens must score. The rows are kept by position, and no slot is computed.
+/// What a sample of these tokens and this text must score. The rows are kept by position, and no slot is computed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
+    /// The hash of what an encoder has computed.
+    text: u64,
     tokens: Vec<i64>,
     /// The rows of each layer by position: keys and values.
     rows: Vec<Vec<[u64; 2]>>,
@@ -269,7 +292,7 @@ impl Expected {
         self.rows.resize(interface.caches.len() / 2, Vec::new());
         for &token in tokens {
             let position = self.tokens.len();
-            let mut context = 0;
+            let mut context = self.text;
             if !interface.states.is_empty() {
                 let state = mix(self.states.last().copied().unwrap_or_default(), token as u64);
                 self.states.push(state);
@@ -287,7 +310,7 @@ impl Expected {
     }
 }
 
-/// Computes what samples must score from their tokens.
+/// Computes what samples must score from their tokens and texts.
 pub(crate) struct FromTokens;
 
 impl Oracle for FromTokens {
@@ -295,6 +318,11 @@ impl Oracle for FromTokens {
 
     fn tokens<'p>(&self, past: &'p Expected) -> &'p [i64] {
         &past.tokens
+    }
+
+    fn attend(&mut self, past: &mut Expected, interface: &Interface, outputs: &EncoderOutputs) {
+        let output = |name: &str| &outputs.iter().find(|(output, _)| output == name).unwrap().1;
+        past.text = text(&interface.encoder, output, 0);
     }
 
     fn extend(&mut self, past: &mut Expected, interface: &Interface, _: Sample, tokens: &[i64]) {

@@ -1,5 +1,6 @@
 //! Random histories of a session: samples are added, extended, undone, copied, saved and removed, and runs fail at
-//! every kind of point. Every logit must be that of the sample's tokens alone.
+//! every kind of point. Samples of an encoder-decoder also get texts. Every logit must be that of the sample's tokens
+//! and text alone.
 //!
 //! `KVSCATTER_HISTORIES` sets the number of histories of each model and batch.
 
@@ -18,10 +19,10 @@ mod models;
 #[path = "../replay/narrow.rs"]
 mod narrow;
 #[path = "../replay/protos.rs"]
-#[expect(dead_code, reason = "no value of a model is new")]
 mod protos;
 #[path = "../random/mod.rs"]
 mod random;
+mod texts;
 
 use std::path::Path;
 
@@ -76,6 +77,31 @@ fn every_logit_is_that_of_the_tokens_alone_with_rings_and_states() {
     }
 }
 
+/// Texts of one batch have different lengths only if the model has a mask of them.
+#[test]
+fn every_logit_is_that_of_the_tokens_and_the_text_alone() {
+    let (windows, sizes, other) = models::RINGS[0];
+    for is_masked in [true, false] {
+        let linear = [48, 40].map(|capacity| models::with_encoder(capacity, is_masked));
+        let all = [sizes, other].map(|sizes| models::with_all(windows, sizes, is_masked));
+        for [model, other] in [linear, all] {
+            let counts = run_all([&model.path(), &other.path()], [None; 2]);
+            assert!(counts.texts > 0 && counts.refused_texts.keys().eq(&REFUSED_TEXTS), "{counts:?}");
+        }
+    }
+}
+
+/// The errors with which a text or a step without a text is refused.
+const REFUSED_TEXTS: [&str; 7] = [
+    "Begun",
+    "EncoderChanged",
+    "EncoderLength",
+    "EncoderMissing",
+    "EncoderOutput",
+    "EncoderOutputMissing",
+    "EncoderShape",
+];
+
 /// `GroupQueryAttention` takes fewer kinds of runs than a model with `TensorScatter`.
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_in_caches_of_an_operator() {
@@ -84,7 +110,7 @@ fn every_logit_is_that_of_the_tokens_alone_in_caches_of_an_operator() {
 
 /// Runs histories of a model. Samples are saved and loaded again, also into a session of another batch, whose model or
 /// options have other capacities.
-fn run_all([model, other]: [&Path; 2], capacities: [Option<usize>; 2]) {
+fn run_all([model, other]: [&Path; 2], capacities: [Option<usize>; 2]) -> Counts {
     let mut counts = Counts::default();
     let options =
         |batch, capacity| SessionOptions { batch: Some(batch), capacity, ..SessionOptions::default() };
@@ -97,4 +123,5 @@ fn run_all([model, other]: [&Path; 2], capacities: [Option<usize>; 2]) {
     }
     counts.check();
     assert!(counts.loaded > 0, "{counts:?}");
+    counts
 }

@@ -9,6 +9,11 @@ use tempfile::TempDir;
 
 use super::decoders::{self, GROWING, STATIC};
 use super::narrow::{Narrow, narrow};
+use super::protos::{floats, int64s, node, value, with};
+
+const FLOAT: i32 = 1;
+const INT64: i32 = 7;
+const BOOL: i64 = 9;
 
 /// The windows of a model's first layers, and the capacity, chunk and rewind of two models with these windows. In the
 /// small ones, a full sample waits for others, and its last rows are overwritten with padding.
@@ -56,12 +61,27 @@ fn load(name: &str) -> Model {
 
 /// Returns a model with linear caches.
 pub(crate) fn linear(max_seq: usize) -> Made {
-    Made::new(&convert(&load(GROWING), ConvertOptions::new(max_seq)).unwrap().model)
+    converted(&load(GROWING), max_seq)
+}
+
+/// Returns a model with linear caches, and with keys and values from an encoder.
+pub(crate) fn with_encoder(max_seq: usize, is_masked: bool) -> Made {
+    converted(&add_cross_attention(load(GROWING), is_masked), max_seq)
+}
+
+fn converted(model: &Model, max_seq: usize) -> Made {
+    Made::new(&convert(model, ConvertOptions::new(max_seq)).unwrap().model)
 }
 
 /// Returns a model whose first layers have rings for these windows. The other layers have linear caches.
 pub(crate) fn rings(windows: &[i64], sizes: Sizes) -> Made {
     with_rings(load(GROWING), windows, sizes)
+}
+
+/// Returns a model with rings for these windows, linear caches, the state of a convolution, and keys and values from an
+/// encoder.
+pub(crate) fn with_all(windows: &[i64], sizes: Sizes, is_masked: bool) -> Made {
+    with_rings(add_cross_attention(add_state(load(GROWING)), is_masked), windows, sizes)
 }
 
 fn with_rings(mut model: Model, windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
@@ -84,6 +104,28 @@ pub(crate) fn with_state() -> Made {
 /// Returns a model with rings for these windows, linear caches and the state of a convolution.
 pub(crate) fn rings_with_state(windows: &[i64], sizes: Sizes) -> Made {
     with_rings(add_state(load(GROWING)), windows, sizes)
+}
+
+/// Adds attention to the keys and values of a text, whose heads have two sizes.
+fn add_cross_attention(mut model: Model, is_masked: bool) -> Model {
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    graph.input.push(value("cross.key", FLOAT, &["batch", "2", "text", "4"]));
+    graph.input.push(value("cross.value", FLOAT, &["batch", "2", "text", "2"]));
+    graph.output.push(value("attended", FLOAT, &["batch", "2", "tokens", "2"]));
+    graph.initializer.push(floats("cross.query", &[2, 256, 4], [0.5; 2 * 256 * 4]));
+    graph.initializer.push(int64s("cross.heads", &[1], [1]));
+    graph.node.push(node("Unsqueeze", &["logits", "cross.heads"], &["cross.tokens"]));
+    graph.node.push(node("MatMul", &["cross.tokens", "cross.query"], &["cross.queries"]));
+    let mut read = vec!["cross.queries", "cross.key", "cross.value"];
+    if is_masked {
+        graph.input.push(value("encoder_attention_mask", INT64, &["batch", "text"]));
+        graph.initializer.push(int64s("cross.axes", &[2], [1, 2]));
+        graph.node.push(node("Unsqueeze", &["encoder_attention_mask", "cross.axes"], &["cross.mask"]));
+        graph.node.push(with(node("Cast", &["cross.mask"], &["cross.shown"]), "to", BOOL));
+        read.push("cross.shown");
+    }
+    graph.node.push(node("Attention", &read, &["attended"]));
+    model
 }
 
 fn add_state(mut model: Model) -> Model {

@@ -2,6 +2,7 @@
 
 pub(crate) mod faults;
 pub(crate) mod oracle;
+pub(crate) mod texts;
 pub(crate) mod world;
 
 use kvscatter_session::Tensor;

@@ -1,6 +1,6 @@
 //! What the samples of a session must score.
 
-use kvscatter_session::{Interface, Sample};
+use kvscatter_session::{EncoderOutputs, Interface, Sample};
 
 /// Knows what the samples of a session must score.
 pub(crate) trait Oracle {
@@ -9,6 +9,11 @@ pub(crate) trait Oracle {
 
     /// Is called before a step.
     fn start(&mut self) {}
+
+    /// Lets a sample without tokens attend to a text. Only models with inputs from an encoder need this.
+    fn attend(&mut self, _: &mut Self::Past, _: &Interface, outputs: &EncoderOutputs) {
+        panic!("no text was expected: {outputs:?}");
+    }
 
     /// Appends tokens that a step has fed.
     fn extend(&mut self, past: &mut Self::Past, interface: &Interface, sample: Sample, tokens: &[i64]);

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::faults::{FAULTS, Fault, PANIC, Plan};
 use super::oracle::{Oracle, before_gap};
+use super::texts::{Positions, Text};
 
 /// Returns the number of histories of each model and batch.
 pub(crate) fn histories(default: usize) -> usize {
@@ -33,6 +34,10 @@ pub(crate) struct Counts {
     returned: usize,
     pub(crate) refused: usize,
     pub(crate) loaded: usize,
+    /// The number of texts that samples have got.
+    pub(crate) texts: usize,
+    /// The refused texts, and the refused steps of samples without a text, by the name of the error.
+    pub(crate) refused_texts: BTreeMap<String, usize>,
 }
 
 impl Counts {
@@ -44,6 +49,12 @@ impl Counts {
             "{self:?}"
         );
         assert!(FAULTS.iter().all(|fault| self.failed.contains_key(&format!("{fault:?}"))), "{self:?}");
+    }
+
+    fn refuse_text(&mut self, error: &SessionError) {
+        let error = format!("{error:?}");
+        let name = error.split_once(' ').map_or(error.as_str(), |(name, _)| name);
+        *self.refused_texts.entry(name.to_owned()).or_default() += 1;
     }
 }
 
@@ -67,6 +78,8 @@ pub(crate) struct World<O: Oracle> {
 struct Live<P> {
     sample: Sample,
     past: P,
+    /// The positions of its text.
+    text: Option<Positions>,
     begun: Option<Begun>,
     /// The largest number of tokens since the sample was last empty.
     furthest: usize,
@@ -125,12 +138,12 @@ impl<O: Oracle> World<O> {
         }
         counts.histories += 1;
         for _ in 0..r.between(1, self.session.batch()) {
-            self.add();
+            self.add(r, counts);
         }
         self.step(r, counts);
         for _ in 0..r.between(4, 20) {
             match r.below(20) {
-                0 | 1 => self.add(),
+                0 | 1 => self.add(r, counts),
                 2 => self.remove(r),
                 3 => self.truncate(r, counts),
                 4 | 5 => self.begin(r),
@@ -139,15 +152,20 @@ impl<O: Oracle> World<O> {
                 10 => self.fork(r, counts),
                 11 => self.reorder(r, counts),
                 12 if r.below(8) == 0 => self.save(r, counts),
+                13 if !self.session.interface().encoder.is_empty() => {
+                    if let Some(at) = self.pick(r) {
+                        self.attend(at, r, counts);
+                    }
+                }
                 _ => self.step(r, counts),
             }
             self.check();
         }
         self.plan.clear();
-        let all: Vec<_> = self.live.iter().map(|live| live.sample).collect();
-        let room: Vec<_> = all.iter().filter(|sample| self.room(**sample) > 0).copied().collect();
-        if !room.is_empty() {
-            let fed: Vec<_> = room.iter().map(|sample| (*sample, vec![self.token(r)])).collect();
+        let ready = self.live.iter().filter(|live| self.room(live.sample) > 0 && self.has_text(live));
+        let ready: Vec<_> = ready.map(|live| live.sample).collect();
+        if !ready.is_empty() {
+            let fed: Vec<_> = ready.iter().map(|sample| (*sample, vec![self.token(r)])).collect();
             self.feed(&fed, None).unwrap();
         }
     }
@@ -178,13 +196,56 @@ impl<O: Oracle> World<O> {
         if r.below(8) == 0 { self.pick(r) } else { begun.or_else(|| self.pick(r)) }
     }
 
-    fn add(&mut self) {
+    /// Returns `true` unless a sample needs a text before its first token.
+    fn has_text(&self, live: &Live<O::Past>) -> bool {
+        live.text.is_some() || self.session.interface().encoder.is_empty()
+    }
+
+    /// Adds a sample, and gives it a text in most cases.
+    fn add(&mut self, r: &mut Random, counts: &mut Counts) {
         match self.session.add() {
             Ok(sample) => {
-                self.live.push(Live { sample, past: O::Past::default(), begun: None, furthest: 0 });
+                let (past, at) = (O::Past::default(), self.live.len());
+                self.live.push(Live { sample, past, text: None, begun: None, furthest: 0 });
+                while !self.has_text(&self.live[at]) && r.below(8) > 0 {
+                    self.attend(at, r, counts);
+                }
             }
             Err(error) => assert!(matches!(error, SessionError::BatchFull { .. }), "{error}"),
         }
+    }
+
+    /// Gives a sample what an encoder has computed for a text, and at times what it cannot take.
+    fn attend(&mut self, at: usize, r: &mut Random, counts: &mut Counts) {
+        let Some(mut text) = Text::random(r, self.session.interface()) else { return };
+        let is_spoiled = r.below(4) == 0;
+        if is_spoiled {
+            text.spoil(r);
+        }
+        let others = self.live.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, live)| live);
+        let fits = are_beside(others, &text.positions);
+        let live = &mut self.live[at];
+        let cached = self.oracle.tokens(&live.past).len();
+        let refused = match self.session.set_encoder_outputs(live.sample, &text.given()) {
+            Ok(()) => {
+                assert!(live.begun.is_none() && cached == 0 && !is_spoiled && fits);
+                self.oracle.attend(&mut live.past, self.session.interface(), &text.outputs);
+                live.text = Some(text.positions);
+                counts.texts += 1;
+                return;
+            }
+            Err(error) => error,
+        };
+        match refused {
+            SessionError::Begun { .. } => assert!(live.begun.is_some()),
+            SessionError::EncoderChanged { tokens, .. } => assert!(tokens > 0 && tokens == cached),
+            SessionError::EncoderLength { .. } => assert!(!fits),
+            SessionError::EncoderOutput { .. }
+            | SessionError::EncoderOutputMissing { .. }
+            | SessionError::EncoderShape { .. } => assert!(is_spoiled),
+            error => panic!("{error}"),
+        }
+        counts.refuse_text(&refused);
     }
 
     fn remove(&mut self, r: &mut Random) {
@@ -396,26 +457,44 @@ impl<O: Oracle> World<O> {
         let of = self.live[at].clone();
         self.session.save(of.sample, &path).unwrap();
         let furthest = self.oracle.tokens(&of.past).len();
+        let text = of.text.as_ref().map(|text| text.loaded(self.session.interface()));
+        let fits = text.as_ref().is_none_or(|text| are_beside(self.live.iter(), text));
         match self.session.load(&path) {
             Ok(sample) => {
-                self.live.push(Live { sample, begun: None, furthest, ..of.clone() });
+                assert!(fits);
+                self.live.push(Live { sample, text: text.clone(), begun: None, furthest, ..of.clone() });
                 counts.loaded += 1;
             }
+            Err(SessionError::EncoderLength { .. }) => assert!(!fits),
             Err(error) => assert!(matches!(error, SessionError::BatchFull { .. }), "{error}"),
         }
         let next = self.token(r);
         let Some(other) = &mut self.other else { return };
-        let placed = other.add().unwrap();
+        let (placed, mut beside) = (other.add().unwrap(), O::Past::default());
+        let of_placed = Text::random(r, other.interface());
+        if let Some(text) = &of_placed {
+            other.set_encoder_outputs(placed, &text.given()).unwrap();
+            self.oracle.attend(&mut beside, other.interface(), &text.outputs);
+        }
+        let texts = text.as_ref().zip(of_placed);
+        let fits = texts.is_none_or(|(text, placed)| text.fit_beside(&placed.positions));
+        let is_ready =
+            furthest < other.capacity() && (text.is_some() || other.interface().encoder.is_empty());
         match other.load(&path) {
-            Ok(sample) if furthest < other.capacity() => {
-                let mut past = of.past;
-                let logits = other.step(&[(sample, &[next]), (placed, &[1, 2])]).unwrap();
-                self.oracle.extend(&mut past, other.interface(), sample, &[next]);
-                assert!(self.oracle.scores(&past, furthest, logits.last(sample).unwrap()));
+            Ok(sample) if is_ready => {
+                assert!(fits);
+                let fed: [(Sample, &[i64]); 2] = [(sample, &[next]), (placed, &[1, 2])];
+                let logits = other.step(&fed).unwrap();
+                for ((sample, tokens), mut past) in fed.into_iter().zip([of.past, beside]) {
+                    self.oracle.extend(&mut past, other.interface(), sample, tokens);
+                    let last = self.oracle.tokens(&past).len() - 1;
+                    assert!(self.oracle.scores(&past, last, logits.last(sample).unwrap()));
+                }
                 other.remove(sample).unwrap();
                 counts.loaded += 1;
             }
             Ok(sample) => other.remove(sample).unwrap(),
+            Err(SessionError::EncoderLength { .. }) => assert!(!fits),
             Err(error) => {
                 assert!(matches!(error, SessionError::SavedTooLong { .. }), "{error}");
                 assert!(furthest > other.capacity());
@@ -427,6 +506,10 @@ impl<O: Oracle> World<O> {
     fn step(&mut self, r: &mut Random, counts: &mut Counts) {
         let mut fed: Vec<(Sample, Vec<i64>)> = Vec::new();
         for live in &self.live {
+            // Few steps fail because a sample has no text.
+            if !self.has_text(live) && r.below(8) > 0 {
+                continue;
+            }
             let most = self.room(live.sample).min(if r.below(4) == 0 { 12 } else { 3 });
             let count = r.below(most + 1);
             if count > 0 {
@@ -434,6 +517,15 @@ impl<O: Oracle> World<O> {
             }
         }
         if fed.is_empty() {
+            return;
+        }
+        let lacks_text = |live: &Live<O::Past>| {
+            !self.has_text(live) && fed.iter().any(|(sample, _)| *sample == live.sample)
+        };
+        if self.live.iter().any(lacks_text) {
+            let refused = self.feed(&fed, None).unwrap_err();
+            assert!(matches!(refused, SessionError::EncoderMissing { .. }), "{refused}");
+            counts.refuse_text(&refused);
             return;
         }
         let (mut causes, mut is_nan) = (Vec::new(), false);
@@ -508,4 +600,9 @@ impl<O: Oracle> World<O> {
         }
         Ok(())
     }
+}
+
+/// Returns `true` if a text can be in a batch with those of other samples.
+fn are_beside<'l, P: 'l>(mut others: impl Iterator<Item = &'l Live<P>>, text: &Positions) -> bool {
+    others.all(|live| live.text.as_ref().is_none_or(|other| other.fit_beside(text)))
 }
