@@ -138,7 +138,6 @@ pub fn certify(
 /// Returns a decoder's inputs and outputs, if its caches can be written in place and filled with canaries.
 fn in_place_interface(model: &Model, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
     let mut interface = Interface::in_place(model, decoder)?;
-    interface.check_no_states()?;
     check_elements(&interface)?;
     interface.settle(None)?;
     Ok(interface)
@@ -195,6 +194,7 @@ fn tolerance(
 ) -> Tolerance {
     let mut elements = vec![interface.logits_element];
     elements.extend(decoder.caches.iter().map(|cache| cache.element));
+    elements.extend(decoder.states.iter().map(|state| state.element));
     elements.extend(original.map(|original| original.decoder.interface.logits_element));
     if is_quantised { Tolerance::from_quantised_types(elements) } else { Tolerance::from_types(elements) }
 }
@@ -277,7 +277,6 @@ impl Original {
         let file = model.file()?;
         let mut decoder = about(path, ExportedDecoder::new(&model))?;
         let interface = &mut decoder.interface;
-        about(path, interface.check_no_states())?;
         about(path, check_elements(interface))?;
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {

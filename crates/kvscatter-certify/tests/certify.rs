@@ -3,15 +3,23 @@
 //! These tests are ignored by default because a checkout does not contain ONNX Runtime. Run them with
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-certify -- --ignored`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
+
+#[path = "../../kvscatter-session/tests/replay/protos.rs"]
+#[expect(dead_code, reason = "these models are changed exports")]
+mod protos;
 mod support;
+
+use std::path::PathBuf;
 
 use kvscatter_certify::certificate::{SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyOptions, certify};
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::internal::proto::AttributeProto;
+use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
-use support::{assert_verdict, check, options, testdata};
+use protos::{floats, int64s, node, value};
+use support::{assert_verdict, check, failed, options, testdata};
 
 #[test]
 #[ignore = "needs ONNX Runtime"]
@@ -54,6 +62,68 @@ fn originals_that_a_session_does_not_run_are_compared() {
         let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
         assert_verdict(&certificate, Verdict::Passed);
         assert_eq!(certificate.second_opinion, SecondOpinion::OriginalInSameEngine);
+    }
+}
+
+/// Returns an export in which a convolution with a state mixes each embedding with those of the two tokens before it.
+fn with_convolution() -> Model {
+    let mut model = Model::load(&testdata("mobius-llama-dynamic/model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let float = 1;
+    graph.input.push(value("past.conv", float, &["batch", "64", "2"]));
+    graph.output.push(value("present.conv", float, &["batch", "64", "2"]));
+    graph.initializer.push(floats("kernel", &[64, 1, 3], [0.7, -0.4, 1.0].repeat(64)));
+    let embedded = std::mem::replace(&mut graph.node[0].output[0], "rows".to_owned());
+    let transpose = |from, to| NodeProto {
+        attribute: vec![AttributeProto::ints("perm", &[0, 2, 1])],
+        ..node("Transpose", &[from], &[to])
+    };
+    let convolution = NodeProto {
+        domain: Some("com.microsoft".to_owned()),
+        ..node("CausalConvWithState", &["columns", "kernel", "", "past.conv"], &["mixed", "present.conv"])
+    };
+    graph.node.splice(1..1, [transpose("rows", "columns"), convolution, transpose("mixed", &embedded)]);
+    model
+}
+
+/// Lets the convolution read the states of the batch in reverse order.
+fn exchange_states(graph: &mut GraphProto) {
+    for (name, number) in [("last", -1), ("first", i64::MIN), ("axis", 0)] {
+        graph.initializer.push(int64s(name, &[1], [number]));
+    }
+    let convolution =
+        graph.node.iter().position(|node| node.input.get(3).is_some_and(|of| of == "past.conv"));
+    let convolution = convolution.unwrap();
+    graph.node[convolution].input[3] = "exchanged".to_owned();
+    graph
+        .node
+        .insert(convolution, node("Slice", &["past.conv", "last", "first", "axis", "last"], &["exchanged"]));
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn a_decoder_with_a_state_is_certified_with_and_without_its_original() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let [original, converted, wrong] =
+        ["original", "converted", "wrong"].map(|name| folder.path().join(name).with_extension("onnx"));
+    with_convolution().save_with_weights(&original, WeightTransfer::Copy).unwrap();
+    let mut model = convert(&with_convolution(), 64).unwrap().model;
+    model.save_with_weights(&converted, WeightTransfer::Copy).unwrap();
+    exchange_states(model.proto_mut().graph.get_or_insert_default());
+    model.save_with_weights(&wrong, WeightTransfer::Copy).unwrap();
+    for original in [None, Some(original)] {
+        let certified = |model: &PathBuf| {
+            let (model, original) = (model.clone(), original.clone());
+            let options = CertifyOptions { model, original, is_timed: true, ..options("", None) };
+            certify(&engine, &options, &mut |_| {}).unwrap()
+        };
+        let right = certified(&converted);
+        assert_verdict(&right, Verdict::Passed);
+        assert_eq!(check(&right, "states-equal-unaliased-run").verdict, Verdict::Passed);
+        assert_eq!(check(&right, "every-scenario-is-taken").verdict, Verdict::NotApplicable);
+        assert!(right.timings.unwrap().decode.is_some());
+        assert_eq!(Vec::from_iter(failed(&certified(&wrong))), ["logits-equal", "position-conventions"]);
     }
 }
 

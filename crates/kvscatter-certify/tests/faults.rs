@@ -3,6 +3,11 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
+#[path = "../../kvscatter-session/tests/conv_state/mod.rs"]
+mod conv_state;
+#[path = "../../kvscatter-session/tests/decoders/mod.rs"]
+#[expect(dead_code, reason = "certificates need no generator")]
+mod decoders;
 mod fake;
 mod support;
 
@@ -101,6 +106,58 @@ fn faults_of_caches_that_an_operator_writes_are_caught() {
         (Fault::WritesPast, "rows-equal-unaliased-run"),
     ] {
         assert_caught(&certified_operator(fault, None), fault, claim);
+    }
+}
+
+/// Certifies decoders with the state of a convolution.
+fn certified_with_state(fault: Fault, model: &str, original: Option<&str>) -> Certificate {
+    let changed = |name| decoders::changed(name, conv_state::add);
+    let (model, original) = (changed(model), original.map(changed));
+    let options = CertifyOptions {
+        model: model.1.clone(),
+        original: original.as_ref().map(|(_, path)| path.clone()),
+        capacity: Some(64),
+        ..options(None)
+    };
+    certify(&Fake(fault), &options, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn decoders_with_states_are_certified_without_padding() {
+    let orders = ["ragged decode", "ragged decode, short sample first", "ragged decode, short sample last"];
+    let ragged = [&["ragged chunks"], &orders[..]].concat();
+    let by_states = "States, which contain every token that is fed, do not take these, so they were not run: prompts \
+                     padded on the left, prompts padded on the right";
+    let by_operator = "GroupQueryAttention and states do not take these, so they were not run: prompts padded on the left, \
+                       chunks of several samples in mid-cache, prompts padded on the right";
+    for (model, original, ragged, left_out) in [
+        (decoders::STATIC, None, &ragged[..], by_states),
+        (decoders::STATIC, Some(decoders::GROWING), &ragged, by_states),
+        (decoders::OPERATOR, None, &orders[..1], by_operator),
+    ] {
+        let certificate = certified_with_state(Fault::None, model, original);
+        assert_verdict(&certificate, Verdict::Passed);
+        assert_eq!(check(&certificate, "states-equal-unaliased-run").verdict, Verdict::Passed);
+        assert_eq!(check(&certificate, "every-scenario-is-taken").evidence, left_out);
+        let mut ran: Vec<_> = certificate.logits.iter().map(|logits| logits.scenario.as_str()).collect();
+        ran.dedup();
+        assert_eq!(ran, [&["prefill", "chunked prefill"], ragged, &["to the last slot"]].concat());
+    }
+}
+
+#[test]
+fn faults_of_states_are_caught() {
+    for (fault, claim) in [
+        (Fault::StateLost, "logits-equal"),
+        (Fault::StateNotUpdated, "logits-equal"),
+        (Fault::StateOfNeighbour, "logits-equal"),
+        (Fault::NanInState, "states-equal-unaliased-run"),
+        (Fault::WritesPast, "states-equal-unaliased-run"),
+    ] {
+        assert_caught(&certified_with_state(fault, decoders::STATIC, Some(decoders::GROWING)), fault, claim);
+        // The model may take any number of tokens at once, so a fault shows without an original too.
+        assert_caught(&certified_with_state(fault, decoders::STATIC, None), fault, claim);
+        assert_caught(&certified_with_state(fault, decoders::OPERATOR, None), fault, claim);
     }
 }
 

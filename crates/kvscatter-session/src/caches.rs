@@ -60,7 +60,7 @@ impl Caches {
         Ok(Self {
             tensors: runner.caches(batch, capacity)?,
             names: ports().map(|cache| cache.past.clone()).collect(),
-            states: States::new(runner.states(batch)?, runner.states(batch)?),
+            states: States::new(runner.session(), &runner.interface, batch)?,
             encoder: EncoderInputs::new(&runner.interface, batch, limit),
             rows: ports().map(|cache| Rows::new(cache, capacity)).collect(),
             ring_of: ports().map(|cache| cache.ring.and_then(ring)).collect(),
@@ -89,7 +89,6 @@ impl Caches {
         inputs: &[(String, Tensor)],
     ) -> Result<(LogitsTensor, CacheTraffic), SessionError> {
         let width = run.feed.width;
-        self.states.start(run);
         // This is recorded before the run, because a run that fails may have written rows.
         for (batch_index, sample) in run.fed() {
             self.record(batch_index, sample.start + width);
@@ -102,8 +101,7 @@ impl Caches {
         let some = (run.samples.len() < self.written.len()).then(|| run.samples.clone());
         let (caches, states, of_encoder) = (&mut self.tensors, &mut self.states, self.encoder.tensors());
         let (logits, present_at) =
-            runner.in_place_with_states(inputs, caches, states, of_encoder, some, width)?;
-        self.states.take(run);
+            runner.some_in_place(inputs, of_encoder, caches, states, &run.feed, some)?;
         let moved = parts.iter().zip(present_at).filter(|((at, _), present)| at != present);
         let rows = run.samples.len() * width;
         let wrote = CacheTraffic {

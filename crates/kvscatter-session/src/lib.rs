@@ -88,6 +88,7 @@ pub use sample::Sample;
 pub use saved::SavedError;
 pub use saves::saved_tokens;
 pub use session_options::SessionOptions;
+pub use states::States;
 pub use tensor::{Memory, Tensor};
 pub use texts::{End, Event, NewTokens, Progress};
 pub use transaction::Transaction;

@@ -5,6 +5,7 @@ use crate::encoder::EncoderInputs;
 use crate::error::SessionError;
 use crate::feed::Feed;
 use crate::runner::{LogitsTensor, Runner};
+use crate::states::States;
 use crate::tensor::Tensor;
 
 /// A batch of samples of the same length. Every step reads whole caches and writes new ones, which then
@@ -16,6 +17,7 @@ pub struct OutOfPlace {
     /// cached token.
     capacity: Option<usize>,
     pasts: Vec<Tensor>,
+    states: States,
     encoder: EncoderInputs,
     cached_tokens: usize,
 }
@@ -24,11 +26,12 @@ impl OutOfPlace {
     /// Creates empty samples. `capacity` is the capacity of static caches, or `None` for growing caches.
     ///
     /// # Errors
-    /// Returns [`SessionError::TensorTooLarge`] if there is no memory for the caches.
+    /// Returns [`SessionError::TensorTooLarge`] if there is no memory for the caches and states.
     pub fn new(runner: &Runner, batch: usize, capacity: Option<usize>) -> Result<Self, SessionError> {
         let pasts = runner.caches(batch, capacity.unwrap_or_default())?;
+        let states = States::new(runner.session(), &runner.interface, batch)?;
         let encoder = EncoderInputs::new(&runner.interface, batch, u64::MAX);
-        Ok(Self { batch, capacity, pasts, encoder, cached_tokens: 0 })
+        Ok(Self { batch, capacity, pasts, states, encoder, cached_tokens: 0 })
     }
 
     /// Lets the samples attend to these outputs of an encoder. All samples of an encoder-decoder need them before the
@@ -63,7 +66,7 @@ impl OutOfPlace {
     /// the engine returns an error.
     ///
     /// # Errors
-    /// - Returns [`SessionError::Run`] with the engine's message. All caches and numbers of tokens are
+    /// - Returns [`SessionError::Run`] with the engine's message. All caches, states and numbers of tokens are
     ///   unchanged.
     /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor.
     /// - Returns the errors of [`Feed::tensors`] and [`Runner::out_of_place`].
@@ -78,8 +81,8 @@ impl OutOfPlace {
         let feed = Feed::next(&vec![self.cached_tokens; self.batch], width);
         let inputs = feed.tensors(&runner.interface, token, slots)?;
         let mut presents = runner.caches(self.batch, slots)?;
-        let logits =
-            runner.out_of_place(&inputs, self.encoder.tensors(), &self.pasts, &mut presents, width)?;
+        let (of_encoder, states) = (self.encoder.tensors(), &mut self.states);
+        let logits = runner.out_of_place(&inputs, of_encoder, &self.pasts, &mut presents, states, &feed)?;
         (self.pasts, self.cached_tokens) = (presents, after);
         Ok(logits)
     }

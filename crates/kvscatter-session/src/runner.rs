@@ -8,6 +8,7 @@ use kvscatter::ElementType;
 
 use crate::engine::{GroupQueryNodes, InPlaceCache, Session, Step};
 use crate::error::SessionError;
+use crate::feed::Feed;
 use crate::interface::{Interface, Purpose};
 use crate::numbers;
 use crate::states::States;
@@ -101,60 +102,57 @@ impl Runner {
         self.session.zeros(element, shape)
     }
 
-    /// Allocates states of zeros.
-    pub(crate) fn states(&self, batch: usize) -> Result<Vec<Tensor>, SessionError> {
-        let ports = self.interface.states.iter();
-        ports.map(|port| self.session.zeros(port.element, &port.shape(batch))).collect()
-    }
-
-    /// Runs one step of a decoder without states. It writes into the caches. Returns the logits and the address that
-    /// the engine reports for each present. `of_encoder` contains the inputs from an encoder.
-    pub fn in_place(
-        &mut self,
-        inputs: &[(String, Tensor)],
-        of_encoder: &[(String, Tensor)],
-        caches: &mut [Tensor],
-        width: usize,
-    ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
-        self.in_place_with_states(inputs, caches, &mut States::default(), of_encoder, None, width)
-    }
-
     /// Returns `true` if a run can cover some samples of the batch.
     pub(crate) fn takes_some_samples(&self) -> bool {
         self.interface.batch.is_none() && self.session.takes_some_samples()
     }
 
-    /// Runs one step like [`in_place`](Self::in_place). It reads the current states and writes the next ones.
+    /// Runs one step that writes into the caches. Returns the logits and the address that the engine reports for each
+    /// present.
     ///
-    /// With `samples`, the run covers these samples. The caches, the states, the masks and the inputs from an encoder
-    /// are those of the whole batch, and the other inputs are those of the samples.
-    pub(crate) fn in_place_with_states(
+    /// `of_encoder` contains the inputs from an encoder. `states` become those after the step. They are kept for
+    /// samples without tokens, and begin with zeros for samples whose first token is fed.
+    pub fn in_place(
         &mut self,
         inputs: &[(String, Tensor)],
+        of_encoder: &[(String, Tensor)],
         caches: &mut [Tensor],
         states: &mut States,
-        of_encoder: &[(String, Tensor)],
-        samples: Option<Range<usize>>,
-        width: usize,
+        feed: &Feed,
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
-        let (ports, state_ports) = (&self.interface.caches, &self.interface.states);
-        let (current, next) = states.of_run();
-        let batch = samples.as_ref().map_or_else(|| self.samples_of(inputs), Range::len);
+        self.some_in_place(inputs, of_encoder, caches, states, feed, None)
+    }
+
+    /// Runs one step like [`in_place`](Self::in_place).
+    ///
+    /// With `samples`, the run covers these samples. The caches, the states, the masks and the inputs from an encoder
+    /// are those of the whole batch, and the other inputs and `feed` are those of the samples.
+    pub(crate) fn some_in_place(
+        &mut self,
+        inputs: &[(String, Tensor)],
+        of_encoder: &[(String, Tensor)],
+        caches: &mut [Tensor],
+        states: &mut States,
+        feed: &Feed,
+        samples: Option<Range<usize>>,
+    ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
+        let first = samples.as_ref().map_or(0, |samples| samples.start);
+        states.start(first, feed);
         let is_mask =
             |name: &str| self.interface.feeds.iter().any(|of| of.purpose == Purpose::Mask && of.name == name);
         let read = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
-        let past = state_ports.iter().map(|port| port.past.as_str()).zip(current);
         let of_encoder = of_encoder.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let (of_batch, read) = read
             .map(|input| (is_mask(input.0), input))
-            .chain(past.chain(of_encoder).map(|input| (true, input)))
+            .chain(of_encoder.map(|input| (true, input)))
             .partition::<Vec<_>, _>(|(is_of_batch, _)| *is_of_batch && samples.is_some());
         let without_flags = |of: Vec<(bool, _)>| of.into_iter().map(|(_, input)| input).collect();
-        let step = Step {
+        let ports = &self.interface.caches;
+        let mut step = Step {
             inputs: without_flags(read),
             of_batch: without_flags(of_batch),
             samples,
-            outputs: state_ports.iter().map(|port| port.present.as_str()).zip(next).collect(),
+            outputs: Vec::new(),
             shared: ports
                 .iter()
                 .zip(caches)
@@ -162,24 +160,30 @@ impl Runner {
                 .collect(),
             returned: vec![&self.interface.logits],
         };
+        states.bind(&mut step);
         let ran = self.session.run(step)?;
-        Ok((logits(&self.interface, ran.returned, batch, width)?, ran.present_at))
+        let logits = logits(&self.interface, ran.returned, feed)?;
+        states.take(first, feed);
+        Ok((logits, ran.present_at))
     }
 
-    /// Runs one step that leaves the pasts unchanged and writes the presents to other memory.
+    /// Runs one step that leaves the pasts unchanged and writes the presents to other memory. `of_encoder` and `states`
+    /// are those of [`in_place`](Self::in_place).
     pub fn out_of_place(
         &mut self,
         inputs: &[(String, Tensor)],
         of_encoder: &[(String, Tensor)],
         pasts: &[Tensor],
         presents: &mut [Tensor],
-        width: usize,
+        states: &mut States,
+        feed: &Feed,
     ) -> Result<LogitsTensor, SessionError> {
+        states.start(0, feed);
         let ports = &self.interface.caches;
         let all = inputs.iter().chain(of_encoder);
         let mut all: Vec<_> = all.map(|(name, tensor)| (name.as_str(), tensor)).collect();
         all.extend(ports.iter().zip(pasts).map(|(port, past)| (port.past.as_str(), past)));
-        let step = Step {
+        let mut step = Step {
             inputs: all,
             outputs: ports
                 .iter()
@@ -189,15 +193,11 @@ impl Runner {
             returned: vec![&self.interface.logits],
             ..Step::default()
         };
+        states.bind(&mut step);
         let ran = self.session.run(step)?;
-        logits(&self.interface, ran.returned, self.samples_of(inputs), width)
-    }
-
-    /// Returns the number of samples whose tokens are fed.
-    fn samples_of(&self, inputs: &[(String, Tensor)]) -> usize {
-        let tokens = self.interface.feeds.iter().find(|feed| feed.purpose.is_tokens());
-        let tokens = tokens.and_then(|feed| inputs.iter().find(|(name, _)| *name == feed.name));
-        tokens.and_then(|(_, tensor)| tensor.shape().first().copied()).unwrap_or_default()
+        let logits = logits(&self.interface, ran.returned, feed)?;
+        states.take(0, feed);
+        Ok(logits)
     }
 }
 
@@ -207,12 +207,8 @@ impl fmt::Debug for Runner {
     }
 }
 
-fn logits(
-    interface: &Interface,
-    returned: Vec<Tensor>,
-    batch: usize,
-    width: usize,
-) -> Result<LogitsTensor, SessionError> {
+fn logits(interface: &Interface, returned: Vec<Tensor>, feed: &Feed) -> Result<LogitsTensor, SessionError> {
+    let (batch, width) = (feed.samples.len(), feed.width);
     let name = || interface.logits.clone();
     let tensor = returned.into_iter().next().ok_or(SessionError::NoLogits)?;
     let shape = tensor.shape().to_vec();

@@ -1,16 +1,21 @@
 //! The states of a decoder beside its caches, such as those of convolutions and recurrent layers.
 //!
 //! A run reads the whole state of every sample and returns a new one. A sample without tokens keeps its state, and a
-//! sample that starts over begins with zeros.
+//! sample that starts over begins with zeros. A state contains all tokens of a run, so no sample with tokens may be
+//! padded.
 
 use std::ops::Range;
 
-use crate::model_runs::ModelRun;
+use crate::engine::{Session, Step};
+use crate::error::SessionError;
+use crate::feed::{Feed, SampleFeed};
+use crate::interface::{Interface, StatePort};
 use crate::tensor::Tensor;
 
-/// The states of a batch.
+/// The states of a batch. A decoder without states has none.
 #[derive(Debug, Default)]
-pub(crate) struct States {
+pub struct States {
+    ports: Vec<StatePort>,
     /// The states before the next run, `[batch, …]`.
     current: Vec<Tensor>,
     /// The states that the last run returned.
@@ -18,37 +23,55 @@ pub(crate) struct States {
 }
 
 impl States {
-    /// Takes two tensors for each state, both of zeros.
-    pub(crate) fn new(current: Vec<Tensor>, next: Vec<Tensor>) -> Self {
-        Self { current, next }
+    /// Allocates states of zeros, each twice.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::TensorTooLarge`] if a state cannot be allocated.
+    pub fn new(session: &dyn Session, interface: &Interface, batch: usize) -> Result<Self, SessionError> {
+        let ports = interface.states.clone();
+        let zeros = |port: &StatePort| session.zeros(port.element, &port.shape(batch));
+        let current = ports.iter().map(zeros).collect::<Result<_, _>>()?;
+        let next = ports.iter().map(zeros).collect::<Result<_, _>>()?;
+        Ok(Self { ports, current, next })
     }
 
-    /// Returns the states before a run, and the tensors for the states after it.
-    pub(crate) fn of_run(&mut self) -> (&[Tensor], &mut [Tensor]) {
-        (&self.current, &mut self.next)
-    }
-
-    /// Sets the states of the samples to zero whose first token is fed.
-    pub(crate) fn start(&mut self, run: &ModelRun) {
-        for (batch_index, sample) in run.fed() {
-            if !sample.tokens.is_empty() && sample.tokens.start == 0 {
+    /// Sets the states of the samples to zero whose first token is fed. The first sample of the step has the batch
+    /// index `first`.
+    pub fn start(&mut self, first: usize, feed: &Feed) {
+        for (batch_index, sample) in fed(first, feed) {
+            if sample.tokens.start == 0 {
                 self.clear(batch_index);
             }
         }
     }
 
-    /// Takes the new states of the samples that got tokens.
-    pub(crate) fn take(&mut self, run: &ModelRun) {
+    /// Lets a step read the current states and return the next ones. [`Step::samples`] must be set before.
+    pub fn bind<'s>(&'s mut self, step: &mut Step<'s>) {
+        let pasts = self.ports.iter().map(|port| port.past.as_str()).zip(&self.current);
+        let inputs = if step.samples.is_some() { &mut step.of_batch } else { &mut step.inputs };
+        inputs.extend(pasts);
+        step.outputs.extend(self.ports.iter().map(|port| port.present.as_str()).zip(&mut self.next));
+    }
+
+    /// Takes the states that a step returned for the samples that got tokens. The first sample of the step has the
+    /// batch index `first`.
+    pub fn take(&mut self, first: usize, feed: &Feed) {
         for (current, next) in self.current.iter_mut().zip(&self.next) {
-            for (batch_index, sample) in run.fed() {
+            for (batch_index, _) in fed(first, feed) {
                 let of_sample = of_sample(next, batch_index);
-                if !sample.tokens.is_empty()
-                    && let (Some(target), Some(new)) =
-                        (current.bytes_mut().get_mut(of_sample.clone()), next.bytes().get(of_sample))
+                if let (Some(target), Some(new)) =
+                    (current.bytes_mut().get_mut(of_sample.clone()), next.bytes().get(of_sample))
                 {
                     target.copy_from_slice(new);
                 }
             }
+        }
+    }
+
+    /// Copies the current states of another batch of the same size.
+    pub fn copy_from(&mut self, other: &Self) {
+        for (state, other) in self.current.iter_mut().zip(&other.current) {
+            state.bytes_mut().copy_from_slice(other.bytes());
         }
     }
 
@@ -89,8 +112,9 @@ impl States {
         }
     }
 
-    /// Returns the bytes of a sample in the state with this index.
-    pub(crate) fn sample_bytes(&self, state: usize, batch_index: usize) -> &[u8] {
+    /// Returns the current bytes of a sample in the state with this index.
+    #[must_use]
+    pub fn sample_bytes(&self, state: usize, batch_index: usize) -> &[u8] {
         let state = self.current.get(state);
         let bytes = state.and_then(|state| state.bytes().get(of_sample(state, batch_index)));
         bytes.unwrap_or_default()
@@ -106,6 +130,11 @@ impl States {
         let range = of_sample(state, batch_index);
         Some((state.bytes_mut(), range))
     }
+}
+
+/// Returns the samples that get tokens, with their batch indices.
+fn fed(first: usize, feed: &Feed) -> impl Iterator<Item = (usize, &SampleFeed)> {
+    (first..).zip(&feed.samples).filter(|(_, sample)| !sample.tokens.is_empty())
 }
 
 /// Returns the bytes of one sample in a state, `[batch, …]`.

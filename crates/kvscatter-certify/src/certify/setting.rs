@@ -30,7 +30,11 @@ const FILLING_STEPS: usize = 32;
 /// before the step, and one out of place.
 const COPIES: usize = 4;
 
-/// The bytes for each slot of each sample besides the caches: its element of a mask, and the state of its
+/// The number of copies of the states that a scenario needs: two in place and one out of place, each before and after a
+/// step.
+const STATE_COPIES: usize = 6;
+
+/// The bytes for each slot of each sample besides the caches: its element of a mask, and the record of its
 /// canary. A ring has no mask.
 const BESIDE_A_SLOT: usize = 16;
 
@@ -77,10 +81,11 @@ pub(super) fn setting(
         rings,
         has_linear,
         is_batch_fixed: interface.batch.is_some(),
-        can_pad_left: shows_padding && interface.takes(Purpose::Positions),
+        can_pad_left: shows_padding && interface.takes(Purpose::Positions) && interface.states.is_empty(),
         is_decode_only: interface.is_decode_only,
         writer: interface.writer(),
         refuses_padding: interface.refuses_padding,
+        has_states: !interface.states.is_empty(),
         prompts,
     };
     check_logits(memory, interface, &setting)?;
@@ -134,8 +139,8 @@ impl MemoryBudget {
     }
 }
 
-/// Checks that the caches, masks, canary states and texts of encoders are within the memory limit. This check comes
-/// before any allocation because an untrusted file declares the batch and capacity.
+/// Checks that the caches, states, masks, records of canaries and texts of encoders are within the memory limit. This
+/// check comes before any allocation because an untrusted file declares the batch and capacity.
 pub(super) fn check_caches(
     options: &CertifyOptions,
     interface: &Interface,
@@ -150,6 +155,10 @@ pub(super) fn check_caches(
     for cache in &interface.caches {
         let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
         memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
+    }
+    for state in &interface.states {
+        let bytes = state.element.storage_len(&state.shape(batch));
+        memory.add(bytes.and_then(|bytes| bytes.checked_mul(STATE_COPIES)));
     }
     for port in &interface.encoder {
         let bytes = port.element.storage_len(&port.shape(batch, texts::length(interface)));

@@ -66,13 +66,13 @@ impl ScenarioSetting {
         }
         let mut scenarios = vec![self.around_alone()];
         scenarios.extend(self.ring_chunks().into_iter().map(|chunk| self.around_in_chunks(chunk)));
-        if !self.is_decode_only {
+        if !self.is_decode_only && !self.has_states {
             scenarios.push(self.around_padded());
         }
         if self.can_pad_left && !self.is_decode_only {
             scenarios.push(self.around_left_padded());
         }
-        if self.rewind() > 0 {
+        if self.rewind() > 0 && !self.has_states {
             scenarios.push(self.around_with_rewinds());
         }
         scenarios
@@ -127,7 +127,7 @@ impl ScenarioSetting {
     }
 
     /// Returns the number of tokens that every ring can take back.
-    fn rewind(&self) -> usize {
+    pub(super) fn rewind(&self) -> usize {
         self.rings.iter().map(|ring| ring.rewind).min().unwrap_or_default()
     }
 
@@ -299,13 +299,18 @@ impl<'s> Walk<'s> {
     }
 
     /// Feeds one step of at least `rows` rows if there is room. Returns how many rows of each sample's sequence it has,
-    /// with those of padding on the left.
+    /// with those of padding on the left. With states, the step is so narrow that no sample with tokens is padded.
     fn step(&mut self, counts: &[usize], rows: usize) -> Vec<usize> {
         let end = self.setting.around();
         let left = |sample: &Walker| (sample.first_slot + end).saturating_sub(sample.next);
         let counts = counts.iter().zip(&self.samples).map(|(count, sample)| left(sample).min(*count));
         let counts: Vec<usize> = counts.collect();
-        let width = counts.iter().max().map_or(rows, |most| rows.max(*most)).min(self.room());
+        let width = if self.setting.has_states {
+            counts.iter().copied().filter(|count| *count > 0).min().unwrap_or_default()
+        } else {
+            counts.iter().max().map_or(rows, |most| rows.max(*most))
+        };
+        let width = width.min(self.room());
         let counts: Vec<usize> = counts.iter().map(|count| width.min(*count)).collect();
         if width == 0 {
             return counts;
@@ -385,6 +390,7 @@ mod tests {
             is_decode_only: false,
             writer: CacheWriter::TensorScatter,
             refuses_padding: false,
+            has_states: false,
             rings,
             has_linear: linear.is_some(),
         }
@@ -399,6 +405,10 @@ mod tests {
                 assert!(feed.width > 0 && feed.width <= size.chunk, "{} {index}", scenario.name);
                 for (ring, sample) in rings.iter_mut().zip(&feed.samples) {
                     assert!(sample.start + feed.width <= setting.capacity, "{} {index}", scenario.name);
+                    if setting.has_states {
+                        let is_exact = [0, feed.width].contains(&sample.tokens.len());
+                        assert!(is_exact && sample.padding == 0, "{} {index}", scenario.name);
+                    }
                     if sample.first_slot > 0 {
                         continue;
                     }
@@ -417,12 +427,15 @@ mod tests {
                 for others in [&[][..], &[(2, 3, 1)]] {
                     for linear in [None, Some(40), Some(90)] {
                         let rings = [&[(window, chunk, rewind)], others].concat();
-                        let setting = setting(&rings, linear);
-                        let scenarios = setting.scenarios();
-                        scenarios.iter().for_each(|scenario| check(scenario, &setting));
-                        let around =
-                            scenarios.iter().filter(|scenario| scenario.name.starts_with("around")).count();
-                        assert!(around >= 4 && around == setting.around_rings().len());
+                        let padded = setting(&rings, linear);
+                        let exact =
+                            ScenarioSetting { has_states: true, can_pad_left: false, ..padded.clone() };
+                        for (setting, fewest) in [(padded, 4), (exact, 2)] {
+                            let scenarios = setting.scenarios();
+                            scenarios.iter().for_each(|scenario| check(scenario, &setting));
+                            let around = scenarios.iter().filter(|of| of.name.starts_with("around")).count();
+                            assert!(around >= fewest && around == setting.around_rings().len());
+                        }
                     }
                 }
             }
@@ -432,7 +445,8 @@ mod tests {
     #[test]
     fn every_sample_goes_around_every_ring_three_times() {
         let setting = setting(&[(4, 3, 2), (9, 5, 2)], None);
-        for scenario in setting.around_rings() {
+        let exact = ScenarioSetting { has_states: true, can_pad_left: false, ..setting.clone() };
+        for scenario in setting.around_rings().into_iter().chain(exact.around_rings()) {
             let slots = setting.rings[1].capacity * TURNS;
             assert!(scenario.fewest_slots() >= slots, "{} {}", scenario.name, scenario.fewest_slots());
             assert!(scenario.steps.len() < 300, "{} {}", scenario.name, scenario.steps.len());

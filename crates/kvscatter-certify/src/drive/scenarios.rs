@@ -44,6 +44,9 @@ pub(crate) struct ScenarioSetting {
     pub(crate) writer: CacheWriter,
     /// Whether the writer refuses samples that are padded on the right.
     pub(crate) refuses_padding: bool,
+    /// Whether the model has states beside its caches. They contain every token that is fed, so each sample gets all
+    /// rows of a step or none.
+    pub(crate) has_states: bool,
     /// The sizes of the rings, each once.
     pub(crate) rings: Vec<RingSize>,
     /// Whether some caches are linear, so that they are full after `capacity` tokens.
@@ -92,10 +95,11 @@ impl ScenarioSetting {
         if !self.is_decode_only {
             scenarios.insert(0, self.prefill());
         }
-        if self.is_decode_only || self.refuses_padding {
+        let can_chunk = self.can_chunk(self.prompts.len());
+        if self.is_decode_only || self.refuses_padding || (self.has_states && !can_chunk) {
             scenarios.push(self.staggered());
         } else {
-            if self.can_chunk(self.prompts.len()) {
+            if can_chunk {
                 scenarios.push(self.ragged(
                     "ragged chunks",
                     self.as_given(),
@@ -119,22 +123,27 @@ impl ScenarioSetting {
         self.rings.iter().map(|ring| ring.chunk).min().unwrap_or(usize::MAX)
     }
 
-    /// Returns the claim that names the scenarios that the model's operator does not take, or `None` if it takes
-    /// all of them.
+    /// Returns the claim that names the scenarios that the model's operator or its states do not take, or `None` if the
+    /// model takes all of them.
     pub(crate) fn left_out(&self) -> Option<Check> {
         const ID: &str = "every-scenario-is-taken";
         const CLAIM: &str =
             "The model takes padding on both sides, and chunks of several samples after their first tokens.";
-        if self.writer == CacheWriter::TensorScatter {
-            return None;
-        }
-        let mut left_out = vec!["prompts padded on the left"];
-        left_out.extend(
-            (!self.can_chunk(self.prompts.len())).then_some("chunks of several samples in mid-cache"),
-        );
-        left_out.extend(self.refuses_padding.then_some("prompts padded on the right"));
-        let evidence =
-            format!("GroupQueryAttention does not take these, so they were not run: {}", left_out.join(", "));
+        let by_operator = self.writer == CacheWriter::GroupQueryAttention;
+        let who = match (by_operator, self.has_states) {
+            (false, false) => return None,
+            (true, false) => "GroupQueryAttention does not take these",
+            (false, true) => "States, which contain every token that is fed, do not take these",
+            (true, true) => "GroupQueryAttention and states do not take these",
+        };
+        let left_out = [
+            (true, "prompts padded on the left"),
+            (!self.can_chunk(self.prompts.len()), "chunks of several samples in mid-cache"),
+            (self.refuses_padding || self.has_states, "prompts padded on the right"),
+            (self.has_states && self.rewind() > 0, "samples that go back"),
+        ];
+        let left_out: Vec<_> = left_out.iter().filter(|(is_out, _)| *is_out).map(|(_, name)| *name).collect();
+        let evidence = format!("{who}, so they were not run: {}", left_out.join(", "));
         Some(Check::not_applicable(ID, CLAIM, evidence))
     }
 
@@ -257,23 +266,28 @@ impl ScenarioSetting {
         steps
     }
 
-    /// Returns the steps of padded prompts of `width` tokens. It is one step unless the rings take fewer tokens.
-    /// `samples` returns the samples of a step from its columns.
+    /// Returns the steps of padded prompts of `width` tokens. It is one step unless the rings take fewer tokens, or the
+    /// model has states. A step then ends with the next prompt, so that no prompt is padded. `samples` returns the
+    /// samples of a step from its columns.
     fn prompt_steps(
         &self,
         width: usize,
         samples: impl Fn(Range<usize>) -> Vec<SampleFeed>,
     ) -> Vec<(Phase, Feed)> {
         let most = self.most_rows().min(width).max(1);
-        let step = |start: usize| {
-            let columns = start..width.min(start + most);
-            (Phase::Prefill, Feed { width: columns.len(), samples: samples(columns) })
-        };
-        (0..width).step_by(most).map(step).collect()
+        let mut steps = Vec::new();
+        let mut start = 0;
+        while start < width {
+            let next = self.prompts.iter().copied().filter(|end| self.has_states && *end > start).min();
+            let columns = start..next.unwrap_or(width).min(start + most);
+            start = columns.end;
+            steps.push((Phase::Prefill, Feed { width: columns.len(), samples: samples(columns) }));
+        }
+        steps
     }
 
     /// Pads the prompts on the right to the length of the longest one. Each sample then continues in its next
-    /// slot and overwrites the padding.
+    /// slot and overwrites the padding. In models with states, only samples without tokens are padded.
     fn ragged(&self, name: &str, order: Vec<usize>, widths: Vec<usize>) -> Scenario {
         let prompts: Vec<usize> =
             order.iter().filter_map(|&sample| self.prompts.get(sample).copied()).collect();
@@ -287,8 +301,13 @@ impl ScenarioSetting {
         });
         steps.extend(self.chunks(prompts.clone(), self.steps, &widths));
         let then = if widths == [1] { "one by one" } else { "in chunks" };
+        let padded = if self.has_states {
+            "in steps from which a sample takes all rows or none"
+        } else {
+            "padded on the right"
+        };
         let description = format!(
-            "prompts of {} tokens, padded on the right, then every sample {then} at its own slot, over its padding",
+            "prompts of {} tokens, {padded}, then every sample {then} at its own slot, over its padding",
             listed(&prompts)
         );
         Scenario::new(name, description, order, steps)

@@ -4,7 +4,7 @@
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 use kvscatter_session::{
     self as session, CacheWriter, EncoderInputs, Feed, Interface, LogitsTensor, Runner, Session,
-    SessionError, Tensor,
+    SessionError, StatePort, States, Tensor,
 };
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
@@ -98,7 +98,7 @@ pub(crate) fn observe(
     plan: &Plan<'_>,
     stepped: &mut dyn FnMut(&str),
 ) -> Result<Observed, CertifyError> {
-    let mut observer = Observer::new(plan, runner.interface.writer());
+    let mut observer = Observer::new(plan, &runner.interface);
     for scenario in plan.scenarios {
         observer.run_scenario(runner, scenario, stepped)?;
     }
@@ -110,6 +110,7 @@ pub(crate) fn observe(
 struct FilledRun {
     fill: Fill,
     caches: Vec<Tensor>,
+    states: States,
     kinds: Vec<SlotKind>,
     comparison: Comparison,
     pictures: Vec<Occupancy>,
@@ -124,6 +125,7 @@ impl FilledRun {
         Ok(Self {
             fill,
             caches: start_caches(runner, batch, plan, fill)?,
+            states: States::new(runner.session(), &runner.interface, batch)?,
             comparison: Comparison::new(&scenario.name, fill, plan.against, plan.tolerance),
             pictures: pictures(scenario, &kinds),
             kinds,
@@ -138,6 +140,8 @@ struct Observer<'a> {
     runs: CheckBuilder,
     logits: CheckBuilder,
     as_out_of_place: CheckBuilder,
+    /// `None` for a model without states.
+    states: Option<CheckBuilder>,
     fills: CheckBuilder,
     positions: CheckBuilder,
     divergences: Vec<f64>,
@@ -149,7 +153,8 @@ struct Observer<'a> {
 }
 
 impl<'a> Observer<'a> {
-    fn new(plan: &'a Plan<'a>, writer: CacheWriter) -> Self {
+    fn new(plan: &'a Plan<'a>, interface: &Interface) -> Self {
+        let writer = interface.writer();
         let against = match (plan.against, plan.scales) {
             (LogitsReference::Original, None) => {
                 "Logits of real tokens equal the original's at every step, within the tolerance."
@@ -187,6 +192,12 @@ impl<'a> Observer<'a> {
                 "logits-equal-unaliased-run",
                 "Logits equal, bit for bit, those of the same step with present in separate memory.",
             ),
+            states: (!interface.states.is_empty()).then(|| {
+                CheckBuilder::new(
+                    "states-equal-unaliased-run",
+                    "States are finite and equal, bit for bit, those of the same step with present in separate memory.",
+                )
+            }),
             fills: CheckBuilder::new(
                 "initial-values-do-not-matter",
                 "Logits are the same whether the caches start with zeros or with canaries.",
@@ -216,6 +227,7 @@ impl<'a> Observer<'a> {
         }
         let mut before = runner.caches(batch, plan.capacity)?;
         let mut presents = runner.caches(batch, plan.capacity)?;
+        let mut states = States::new(runner.session(), &runner.interface, batch)?;
         let texts = plan.texts(runner.session(), &runner.interface, scenario)?;
         let token = tokens(scenario, plan.sequences);
         for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
@@ -226,12 +238,14 @@ impl<'a> Observer<'a> {
                 for (before, cache) in before.iter_mut().zip(&run.caches) {
                     before.bytes_mut().copy_from_slice(cache.bytes());
                 }
+                states.copy_from(&run.states);
                 self.runs.look(2);
+                let of_encoder = texts.tensors();
                 let ran = runner
-                    .out_of_place(&inputs, texts.tensors(), &before, &mut presents, feed.width)
+                    .out_of_place(&inputs, of_encoder, &before, &mut presents, &mut states, feed)
                     .and_then(|out_of_place| {
-                        let (in_place, at) =
-                            runner.in_place(&inputs, texts.tensors(), &mut run.caches, feed.width)?;
+                        let FilledRun { caches, states, .. } = run;
+                        let (in_place, at) = runner.in_place(&inputs, of_encoder, caches, states, feed)?;
                         Ok((out_of_place, in_place, at))
                     });
                 let (out_of_place, in_place, present_at) = match ran {
@@ -257,6 +271,7 @@ impl<'a> Observer<'a> {
                 for (picture, samples) in run.pictures.iter_mut().zip(slots) {
                     picture.steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
                 }
+                self.compare_states(place, &runner.interface.states, batch, [&run.states, &states]);
                 self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut run.comparison);
                 of_fills.push(in_place);
                 stepped(&scenario.name);
@@ -280,6 +295,34 @@ impl<'a> Observer<'a> {
         }
         if fill == Fill::Canaries {
             self.occupancy.extend(pictures);
+        }
+    }
+
+    /// Compares the states of every sample after a step with those of the out-of-place run, which began with a copy.
+    fn compare_states(
+        &mut self,
+        place: Place<'_>,
+        ports: &[StatePort],
+        samples: usize,
+        [in_place, out_of_place]: [&States; 2],
+    ) {
+        let Some(check) = &mut self.states else { return };
+        for (state, port) in ports.iter().enumerate() {
+            for sample in 0..samples {
+                let bytes = in_place.sample_bytes(state, sample);
+                let wrong = if bytes != out_of_place.sample_bytes(state, sample) {
+                    "differs from the unaliased run"
+                } else if !values::are_finite(port.element, bytes) {
+                    "contains NaN or an infinity"
+                } else {
+                    ""
+                };
+                check.look(1);
+                if !wrong.is_empty() {
+                    let message = format!("state {:?} {wrong}", port.past);
+                    check.fail(Failure { sample: Some(sample), ..place.failure(message) });
+                }
+            }
         }
     }
 
@@ -357,7 +400,9 @@ impl<'a> Observer<'a> {
         let Some(scenario) = plan.nan_scenario() else {
             return Ok(Check::not_measured(ID, CLAIM, "no scenario"));
         };
-        let mut caches = runner.caches(scenario.sequences.len(), plan.capacity)?;
+        let batch = scenario.sequences.len();
+        let mut caches = runner.caches(batch, plan.capacity)?;
+        let mut states = States::new(runner.session(), &runner.interface, batch)?;
         let has_nan = caches
             .iter_mut()
             .fold(false, |any, cache| values::fill_nan(cache.element(), cache.bytes_mut()) | any);
@@ -369,9 +414,8 @@ impl<'a> Observer<'a> {
         let (mut reached, mut looked) = (0_u64, 0_u64);
         for (_, feed) in &scenario.steps {
             let inputs = feed.tensors(&runner.interface, &token, plan.capacity)?;
-            let Ok((logits, _)) = runner.in_place(&inputs, texts.tensors(), &mut caches, feed.width) else {
-                break;
-            };
+            let ran = runner.in_place(&inputs, texts.tensors(), &mut caches, &mut states, feed);
+            let Ok((logits, _)) = ran else { break };
             for (sample, fed) in feed.samples.iter().enumerate() {
                 for column in (0..feed.width).filter(|&column| fed.position(column).is_some()) {
                     let Some(got) = logits.after(sample, column) else { continue };
@@ -454,6 +498,10 @@ impl<'a> Observer<'a> {
             self.positions.into_check(|tokens| format!("{tokens} tokens in steps that write from later slots")),
             nan,
         ];
+        let states = self.states;
+        checks.extend(
+            states.map(|check| check.into_check(|states| format!("{states} states of samples compared"))),
+        );
         checks.extend(plan.scales.map(WideScales::not_comparable));
         let divergence =
             plan.divergence.and_then(|limit| logits::summary(self.divergences, &self.comparisons, limit));

@@ -12,7 +12,8 @@ use kvscatter_onnx::internal::file::UnfinishedFiles;
 use kvscatter_onnx::internal::proto::ValueInfoProto;
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
-    CachePort, Engine, Feed, Interface, LoadOptions, Rows, Session, SessionError, Step, Tensor, to_f32,
+    CachePort, Engine, Feed, Interface, LoadOptions, Rows, Session, SessionError, States, Step, Tensor,
+    to_f32,
 };
 
 use super::check_builder::{CheckBuilder, Place};
@@ -104,19 +105,23 @@ impl StoredModel<'_> {
         let mut presents = ports.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
         let (token, names) = (tokens(scenario, plan.sequences), self.returned());
         let texts = plan.texts(session, self.interface, scenario)?;
+        let mut states = States::new(session, self.interface, batch)?;
         for (step, (_, feed)) in scenario.steps.iter().enumerate() {
             let inputs = feed.tensors(self.interface, &token, plan.capacity)?;
             let all = inputs.iter().chain(texts.tensors());
             let mut all: Vec<_> = all.map(|(name, tensor)| (name.as_str(), tensor)).collect();
             all.extend(ports.iter().map(|port| port.past.as_str()).zip(&pasts));
             let outputs = ports.iter().map(|port| port.present.as_str()).zip(&mut presents).collect();
-            let run = Step { inputs: all, outputs, returned: names.clone(), ..Step::default() };
+            let mut run = Step { inputs: all, outputs, returned: names.clone(), ..Step::default() };
+            states.start(0, feed);
+            states.bind(&mut run);
             let returned = match session.run(run) {
                 Ok(ran) => ran.returned,
                 // The claim `every-step-runs` reports it.
                 Err(SessionError::Run { .. }) => break,
                 Err(error) => return Err(error.into()),
             };
+            states.take(0, feed);
             let value =
                 |name: &str| names.iter().position(|other| *other == name).and_then(|at| returned.get(at));
             let place = Place { scenario: &scenario.name, step };

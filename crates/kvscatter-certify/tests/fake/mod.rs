@@ -3,6 +3,7 @@
 //! The engine has the inputs and outputs of exports in the test data, and computes the outputs with a few
 //! lines of arithmetic. It lets `cargo test` check every fault without a runtime.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use kvscatter::visibility::Visibility;
@@ -41,6 +42,14 @@ pub(crate) enum Fault {
     RefusesLastSlot,
     /// `GroupQueryAttention` refuses samples that are padded on the right.
     RefusesPadding,
+    /// Every step begins with states of zeros.
+    StateLost,
+    /// Every step returns the states that it read.
+    StateNotUpdated,
+    /// Every sample reads the state of the next one.
+    StateOfNeighbour,
+    /// An element of a state that no step reads becomes NaN.
+    NanInState,
 }
 
 pub(crate) struct Fake(pub(crate) Fault);
@@ -167,7 +176,8 @@ impl Session for FakeSession {
                 }
             }
         }
-        let logits = self.logits(&mut caches, &starts, width);
+        let mixed = self.mix(&mut step, &tokens, samples.clone());
+        let logits = self.logits(&mut caches, &mixed, &starts, width);
         self.hand_over(&mut step, &names, &caches);
         let present_at = step.shared.iter().map(|shared| {
             let (part, _) = shared.cache.part(&samples).unwrap();
@@ -209,14 +219,42 @@ impl FakeSession {
         }
     }
 
+    /// Updates the state of each sample by its tokens, and returns the state after each token. It is zero in models
+    /// without states.
+    fn mix(&self, step: &mut Step<'_>, tokens: &[i64], samples: Range<usize>) -> Vec<f32> {
+        let mut pasts = step.inputs.iter().chain(&step.of_batch);
+        let Some((_, past)) = pasts.find(|(name, _)| *name == "past.conv") else {
+            return vec![0.0; tokens.len()];
+        };
+        let (_, present) = step.outputs.iter_mut().find(|(name, _)| *name == "present.conv").unwrap();
+        let (batch, width) = (samples.len(), tokens.len() / samples.len());
+        let of_sample = past.len() / past.shape()[0];
+        let mut mixed = Vec::with_capacity(tokens.len());
+        for (index, tokens) in tokens.chunks(width).enumerate() {
+            let read = if self.fault == Fault::StateOfNeighbour { (index + 1) % batch } else { index };
+            let [read, write] = [read, index].map(|index| (samples.start + index) * of_sample);
+            let before = f32::from_le_bytes(*past.bytes()[read..].first_chunk().unwrap());
+            let mut state = if self.fault == Fault::StateLost { 0.0 } else { before };
+            for token in tokens {
+                state = 0.5 * state + (*token as f32 * 0.37 + 1.0).sin();
+                mixed.push(state);
+            }
+            let after = if self.fault == Fault::StateNotUpdated { before } else { state };
+            let unread = if self.fault == Fault::NanInState { f32::NAN } else { 0.0 };
+            let bytes = [after, unread].map(f32::to_le_bytes).concat();
+            present.bytes_mut()[write..write + 8].copy_from_slice(&bytes);
+        }
+        mixed
+    }
+
     /// Multiplies every slot by a weight, as attention does. Slots that are not visible have weight zero.
-    fn logits(&self, caches: &mut [Cache], starts: &[usize], width: usize) -> Tensor {
+    fn logits(&self, caches: &mut [Cache], mixed: &[f32], starts: &[usize], width: usize) -> Tensor {
         let batch = starts.len();
         let mut logits = Tensor::zeros(ElementType::Float32, &[batch, width, VOCABULARY]).unwrap();
         let mut values = Vec::with_capacity(batch * width * VOCABULARY);
         for (sample, &start) in starts.iter().enumerate() {
             for column in 0..width {
-                let mut seen = [0.0_f32; ROW];
+                let mut seen = [mixed[sample * width + column]; ROW];
                 let hidden = usize::from(self.fault == Fault::LengthOffByOne && start > 0);
                 let [tokens, query] = [start + width, start + column - hidden].map(|number| number as i64);
                 for cache in caches.iter_mut() {

@@ -170,8 +170,8 @@ const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 const MEASURED: [(usize, f64, f64); 2] = [(128, 5.3, 0.9), (4095, 0.5, 0.3)];
 
 /// What runs a decoder with states, in the words of docs/models.md.
-const WHO_RUNS_STATES: &str = "In your own loop, feed all samples equally many tokens, and no padding. KvSession and \
-                               generate choose such runs themselves. certify refuses decoders with states";
+const WHO_RUNS_STATES: &str = "In your own loop, feed all samples equally many tokens, and no padding. KvSession, \
+                               generate and certify choose such runs themselves";
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let args = Convert { model: ModelSource::find(&args.model)?.model, ..args };

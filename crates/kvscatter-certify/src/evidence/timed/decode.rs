@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvscatter_session::{
-    EncoderInputs, Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, Step, Tensor,
+    EncoderInputs, Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, States, Step, Tensor,
 };
 
 use super::subject::{Timed, TimedModels, median};
@@ -92,6 +92,7 @@ pub(super) struct Decoding<'a> {
     interface: &'a Interface,
     inputs: Vec<(String, Tensor)>,
     encoder: EncoderInputs,
+    states: States,
     pasts: Vec<Tensor>,
     /// The presents of growing caches. Their memory is allocated in advance, so that a runtime that allocates
     /// cannot be faster.
@@ -107,7 +108,8 @@ impl<'a> Decoding<'a> {
         let session = engine.load(timed.file, options)?;
         let none = (Vec::new(), Vec::new(), Vec::new());
         let (interface, encoder) = (timed.interface, EncoderInputs::default());
-        Ok(Self { session, interface, inputs: none.0, encoder, pasts: none.1, presents: none.2 })
+        let states = States::default();
+        Ok(Self { session, interface, inputs: none.0, encoder, states, pasts: none.1, presents: none.2 })
     }
 
     /// Creates the tensors of a step after `context` tokens, with new caches.
@@ -130,6 +132,7 @@ impl<'a> Decoding<'a> {
         self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, |_, _| 0, slots)?;
         if is_first {
             self.encoder = Texts { seed: 0 }.of_batch(&*self.session, self.interface, &vec![0; batch])?;
+            self.states = States::new(&*self.session, self.interface, batch)?;
         }
         if grows && !is_first {
             self.pasts = self.presents.drain(..).flatten().collect();
@@ -158,6 +161,7 @@ impl<'a> Decoding<'a> {
             returned: vec![&self.interface.logits],
             ..Step::default()
         };
+        self.states.bind(&mut step);
         for ((port, past), present) in
             self.interface.caches.iter().zip(&mut self.pasts).zip(&mut self.presents)
         {

@@ -11,7 +11,7 @@ use crate::certificate::{ComparedModel, PeakMemory};
 
 /// The number of decode steps. The last one fills the capacity.
 const STEPS: usize = 8;
-/// The minimum number of bytes of the caches. It makes them large compared with everything else, so small
+/// The minimum number of bytes of the caches and states. It makes them large compared with everything else, so small
 /// models get a larger batch.
 const CACHE_BYTES: usize = 16 << 20;
 const MOST_BATCH: usize = 512;
@@ -29,8 +29,10 @@ struct Load {
 pub(super) fn weigh(subject: &TimedModels<'_>) -> Result<Vec<PeakMemory>, CertifyError> {
     let interface = subject.model.interface;
     let storage = |batch: usize| -> usize {
-        let ports = interface.caches.iter();
-        ports.filter_map(|port| port.element.storage_len(&port.shape(batch, subject.capacity))).sum()
+        let caches = interface.caches.iter();
+        let caches = caches.map(|port| port.element.storage_len(&port.shape(batch, subject.capacity)));
+        let states = interface.states.iter().map(|port| port.element.storage_len(&port.shape(batch)));
+        caches.chain(states).flatten().sum()
     };
     let batch =
         interface.batch.unwrap_or_else(|| CACHE_BYTES.div_ceil(storage(1).max(1)).clamp(1, MOST_BATCH));
