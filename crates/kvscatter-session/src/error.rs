@@ -146,11 +146,6 @@ pub enum SessionError {
     /// The model takes embeddings in place of token ids.
     #[error("input {input:?} takes embeddings: sessions feed token ids, and have no embedding table")]
     Embeddings { input: String },
-    /// The model has a recurrent or convolution state beside its caches.
-    #[error(
-        "input {input:?} is a recurrent or convolution state, which only sessions with static caches run"
-    )]
-    State { input: String },
     /// The rank of an input differs from the rank of the values that it is fed.
     #[error("input {input:?} has rank {rank}, must have rank {}", ranks(expected))]
     InputRank { input: String, rank: usize, expected: Vec<usize> },
@@ -593,7 +588,7 @@ mod tests {
             encoder_changed encoder_output encoder_output_missing encoder_shape encoder_input \
             encoder_texts encoder_length past_read cache_element \
             no_write_indices no_lengths ring_metadata ring_too_small no_logits input_unknown \
-            embeddings state input_rank tokens_fixed size_open sizes_differ capacity_open \
+            embeddings input_rank tokens_fixed size_open sizes_differ capacity_open \
             size_fixed empty logits_shape logits_element batch_full no_such_sample sample_twice \
             no_tokens no_samples no_chunk capacity_exceeded token_unknown truncate_beyond \
             truncate_ring truncate_begun truncate_state begun not_begun accept_beyond path_order \

@@ -32,7 +32,6 @@ impl Growing {
         samples: usize,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        interface.check_no_states()?;
         interface.settle(None)?;
         let batch = match interface.batch {
             Some(batch) if batch < samples => {
@@ -70,8 +69,9 @@ impl Growing {
 
     /// Returns the number of tokens of a sample for which the limit has room.
     pub(crate) fn most_tokens(&self) -> usize {
-        let token = MemoryReport::new(self.interface(), self.batch(), 1).total;
-        self.memory.checked_div(token).and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX)
+        let MemoryReport { total, states, .. } = MemoryReport::new(self.interface(), self.batch(), 1);
+        let memory = self.memory.saturating_sub(states.saturating_mul(2));
+        memory.checked_div(total).and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX)
     }
 
     /// Drops all tokens, and sets the outputs of an encoder. Samples without a prompt get those of the first one.

@@ -262,18 +262,6 @@ impl Interface {
         self.caches.iter().find_map(|cache| cache.growth)
     }
 
-    /// Checks that the decoder has no states beside its caches. A state contains every token that was fed, so only a
-    /// [`KvSession`](crate::KvSession) can pad a batch with states.
-    ///
-    /// # Errors
-    /// Returns [`SessionError::State`].
-    pub fn check_no_states(&self) -> Result<(), SessionError> {
-        match self.states.first() {
-            Some(state) => Err(SessionError::State { input: state.past.clone() }),
-            None => Ok(()),
-        }
-    }
-
     /// Returns `true` if an input has this purpose.
     pub fn takes(&self, purpose: Purpose) -> bool {
         self.feeds.iter().any(|feed| feed.purpose == purpose)

@@ -389,6 +389,18 @@ fn next_by_state(step: &mut Step<'_>, batch: usize, width: usize) -> Result<Vec<
 }
 
 #[test]
+fn states_beside_growing_caches_are_carried_and_begin_with_zeros() {
+    let (_folder, file) = changed(GROWING, conv_state::add);
+    let mut generator = generator(&Answers(next_by_state), &file, 2);
+    let prompt: Vec<i64> = (0..20).map(written).collect();
+    for _ in 0..2 {
+        let prompts = [prompt.clone(), prompt.clone()];
+        let generated = generator.generate(&prompts, &greedy(40), &mut ignore_event).unwrap();
+        assert_eq!(generated.samples, vec![(20..60).map(written).collect::<Vec<_>>(); 2]);
+    }
+}
+
+#[test]
 fn drafts_that_are_rejected_leave_the_states_of_the_tokens_before_them() {
     let (_folder, file) = changed(STATIC, conv_state::add);
     let prompts: [Vec<i64>; 1] = [(0..20).map(written).collect()];
