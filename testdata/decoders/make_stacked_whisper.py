@@ -1,7 +1,7 @@
 """Makes an encoder and a decoder whose caches have all layers, with PyTorch 2.15.
 
-The inputs and outputs are those of sherpa-onnx's Whisper. The decoder cuts the slots so far out of the caches, and the
-new rows replace the last ones.
+The inputs and outputs are those of sherpa-onnx's Whisper. The decoder slices the used slots of the caches and
+overwrites the last ones with the new rows.
 
 python make_stacked_whisper.py FOLDER
 """
@@ -82,7 +82,7 @@ class Encoder(nn.Module):
 
 
 def export(module: nn.Module, path: Path, inputs: dict[str, Tensor], outputs: list[str]) -> None:
-    """Exports a module. The second dimension of what has all layers is the samples."""
+    """Exports a module. Tensors with all layers have the samples in dimension 1, the others in dimension 0."""
     first = {name: {1: "n_audio"} if tensor.dim() == 4 else {0: "n_audio"} for name, tensor in inputs.items()}
     first |= {"tokens": {0: "n_audio", 1: "n_tokens"}, "offset": {}}
     axes = {name: dims for name, dims in first.items() if name in inputs}

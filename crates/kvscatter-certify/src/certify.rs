@@ -220,6 +220,7 @@ fn take_times(
     model: Timed<'_>,
     original: Option<&Original>,
 ) -> Result<(Option<Timings>, Vec<Check>), CertifyError> {
+    // The copies of layers would count as the original's time.
     let original = original.filter(|original| !original.decoder.is_stacked());
     let original = original.map(|Original { file, model, decoder }| Timed {
         file,

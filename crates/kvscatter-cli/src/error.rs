@@ -59,6 +59,10 @@ pub(crate) enum CommandError {
     BFloat16InTract,
     #[error("--encoder-output {}: is also the path of --output; give the encoder another path", .path.display())]
     EqualOutputs { path: PathBuf },
+    #[error("{}: is read by this command; give the output another path", .path.display())]
+    OutputIsInput { path: PathBuf },
+    #[error("the decoder takes {input:?} from an encoder: add --encoder FILE and --encoder-input NAME=FILE")]
+    NoEncoder { input: String },
     #[error("{option}: only rings use it; leave it out, or leave out --window mask")]
     OnlyRings { option: &'static str },
     /// An input has values that an engine does not accept.

@@ -17,7 +17,7 @@ use crate::edit::{Editor, NewNode};
 use crate::file::folder_of;
 use crate::fold::{Fold, Value, signed};
 use crate::names::{Names, replace_captures};
-use crate::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::proto::{ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::{
     Data, Dimension, ExportForm, Graph, Model, OnnxError, Stacks, Tensor, ValueInfo, merged, opset,
     plain_decoder, tensor_proto,
@@ -37,7 +37,9 @@ pub use error::EncoderError;
 /// * Returns the errors of [`Model::graph`] and of [`Decoder::from_graph`].
 pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<Model, OnnxError> {
     let plain = plain_decoder(decoder)?;
-    let decoder = plain.as_ref().map_or(decoder, |plain| &plain.model).graph()?;
+    let decoder = plain.as_ref().map_or(decoder, |plain| &plain.model);
+    let hash = decoder.graph_hash()?;
+    let decoder = decoder.graph()?;
     let decoder = Decoder::from_graph(&decoder)?;
     let wanted: Vec<_> = decoder.from_encoder().filter(|(input, _)| !decoder.is_unread(input.name)).collect();
     if wanted.is_empty() {
@@ -56,7 +58,7 @@ pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<M
     }
     let OwnValues { mut sources, states } = own_values(&Graph::new(&joined)?, &wanted)?;
     if let Some(ExportForm::Stacked(stacks)) = plain.as_ref().map(|plain| &plain.form) {
-        sources.extend(split_outputs(joined.graph.get_or_insert_default(), stacks)?);
+        sources.extend(split_outputs(&mut joined, stacks, &wanted)?);
     }
     let is_open = |(input, part): &&(&ValueInfo<'_>, EncoderPart)| {
         *part != EncoderPart::Mask && !sources.contains_key(input.name)
@@ -71,6 +73,7 @@ pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<M
         sources.extend(copied.sources);
     }
     write_outputs(&mut joined, &wanted, &sources)?;
+    hash.name_decoder(&mut joined);
     Ok(encoder.with_proto(joined))
 }
 
@@ -108,21 +111,30 @@ fn own_values(encoder: &Graph<'_>, wanted: &[(&ValueInfo<'_>, EncoderPart)]) -> 
 }
 
 /// Splits the outputs that have all layers. Returns the value of each layer by the name of the decoder's input.
-fn split_outputs(graph: &mut GraphProto, stacks: &Stacks) -> Result<BTreeMap<String, String>, OnnxError> {
+fn split_outputs(
+    model: &mut ModelProto,
+    stacks: &Stacks,
+    wanted: &[(&ValueInfo<'_>, EncoderPart)],
+) -> Result<BTreeMap<String, String>, OnnxError> {
+    let outputs = Graph::new(model)?.outputs()?;
+    let mut found = Vec::new();
+    for stack in &stacks.stacks {
+        let of_layer = stack.inputs.first();
+        let of_layer = of_layer.and_then(|name| wanted.iter().find(|(input, _)| input.name == name));
+        let fits = |output: &&ValueInfo<'_>| {
+            of_layer.is_some_and(|(input, _)| has_layers(output, stack.inputs.len(), input))
+                && layer_name(output.name) == layer_name(&stack.input)
+        };
+        found.extend(outputs.iter().find(fits).map(|output| (stack, output.name.to_owned())));
+    }
+    let graph = model.graph.get_or_insert_default();
     let mut names = Names::of_graph(graph);
     let mut sources = BTreeMap::new();
-    for stack in &stacks.stacks {
-        let mut outputs = graph.output.iter().filter_map(|output| output.name.clone());
-        let Some(output) = outputs.find(|output| layer_name(output) == layer_name(&stack.input)) else {
-            continue;
-        };
+    for (stack, output) in found {
         for (layer, input) in stack.inputs.iter().enumerate() {
             let index = names.fresh("layer");
-            let number = Tensor::new(
-                ElementType::Int64,
-                Vec::new(),
-                Data::Bytes(signed(layer).to_le_bytes().to_vec()),
-            )?;
+            let number = Data::Bytes(signed(layer).to_le_bytes().to_vec());
+            let number = Tensor::new(ElementType::Int64, Vec::new(), number)?;
             graph.initializer.push(tensor_proto::encode(&index, &number));
             let part = names.fresh(&format!("{output}.{layer}"));
             graph.node.push(NodeProto::new("Gather", &[&output, &index], &[&part]));
@@ -130,6 +142,19 @@ fn split_outputs(graph: &mut GraphProto, stacks: &Stacks) -> Result<BTreeMap<Str
         }
     }
     Ok(sources)
+}
+
+/// Returns `true` if an output has so many layers of the type and the shape of a decoder's input.
+fn has_layers(output: &ValueInfo<'_>, layers: usize, input: &ValueInfo<'_>) -> bool {
+    let Some((count, of_layer)) = output.shape.as_deref().and_then(<[_]>::split_first) else { return false };
+    let inner = input.shape.as_deref().unwrap_or_default();
+    let is_same = |(one, other): (&Dimension<'_>, &Dimension<'_>)| {
+        one.size().is_none() || other.size().is_none() || one.size() == other.size()
+    };
+    count.size() == Some(layers)
+        && output.element == input.element
+        && of_layer.len() == inner.len()
+        && of_layer.iter().zip(inner).all(is_same)
 }
 
 /// Returns the name of a cache without the words for its time, so that a past and its present have the same name.
@@ -279,13 +304,16 @@ fn write_outputs(
     wanted: &[(&ValueInfo<'_>, EncoderPart)],
     sources: &BTreeMap<String, String>,
 ) -> Result<(), OnnxError> {
+    let own = Graph::new(model)?.inputs()?;
+    let own: BTreeMap<_, _> = own.into_iter().map(|input| (input.name.to_owned(), input.element)).collect();
     let graph = model.graph.get_or_insert_default();
     graph.output.clear();
     for (input, _) in wanted {
-        // The mask may be an input of the encoder, which its caller has.
-        let is_input =
-            |source: &&String| graph.input.iter().any(|input| input.name.as_ref() == Some(*source));
-        let Some(source) = sources.get(input.name).filter(|source| !is_input(source)) else { continue };
+        let Some(source) = sources.get(input.name) else { continue };
+        // The mask may be an input of the encoder, which its caller has in the same type.
+        if own.get(source) == Some(&input.element) {
+            continue;
+        }
         if source != input.name {
             let node = NewNode::cast(source, input.element).outputs(&[input.name]);
             let node = node.into_proto(&mut Names::of_graph(graph));

@@ -26,6 +26,10 @@ use crate::{ExternalData, OnnxError, external, tensor_proto};
 /// The entry of a converted model's metadata, `exported=HASH converted=HASH`.
 const METADATA: &str = "kvscatter.source";
 
+/// The entry of metadata with the hash of the exported decoder from which a decoder was converted, or to which an
+/// encoder belongs.
+pub const DECODER: &str = "kvscatter.decoder";
+
 /// The form of converted caches. It must change if a later conversion of the same model gives the caches another
 /// meaning.
 const FORM: u8 = 1;
@@ -110,6 +114,11 @@ impl GraphHash {
     /// Writes this hash, of the exported graph, and that of the converted graph into the metadata.
     pub(crate) fn set(self, converted: Self, model: &mut ModelProto) {
         set_metadata(model, METADATA, &self.entry(converted));
+    }
+
+    /// Writes this hash, of the exported decoder, into the metadata of a converted decoder or of its encoder.
+    pub(crate) fn name_decoder(self, model: &mut ModelProto) {
+        set_metadata(model, DECODER, &Fingerprint(self.0).to_string());
     }
 
     fn entry(self, converted: Self) -> String {

@@ -125,7 +125,7 @@ impl<'m> Graph<'m> {
 
     /// Returns `true` if no node reads a value, and it is no output of the graph.
     pub(crate) fn is_unread(&self, value: &str) -> bool {
-        self.uses(value).next().is_none() && !self.output_names().any(|output| output == value)
+        self.uses(value).next().is_none() && !self.is_output(value)
     }
 
     /// Returns the initializer of this name.

@@ -5,7 +5,7 @@
 //! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
 //!   hazards. [`hazards_beside`] compares it with the configuration of the original model.
 //! * [`convert::convert()`] converts growing caches to static ones. [`lower()`] replaces `TensorScatter` with
-//!   older operators. [`plain_decoder`] takes merged decoders and stacked caches apart, and
+//!   older operators. [`plain_decoder`] splits merged decoders and stacked caches, and
 //!   [`join_encoder`] makes an encoder that computes all that a decoder takes from it.
 //! * [`Model::save_with_weights`] writes a model together with the files of its weights. [`ModelFile`] is a file
 //!   that an engine can load.
@@ -132,7 +132,7 @@ pub use eval::error::EvalError;
 pub(crate) use external::ExternalData;
 pub use external::ExternalError;
 pub use file::FileError;
-pub use fingerprint::{Fingerprint, ParseFingerprintError};
+pub use fingerprint::{DECODER, Fingerprint, ParseFingerprintError};
 pub use graph::{Graph, Node, ValueInfo};
 pub use graph_error::GraphError;
 pub use kvscatter::spec::Dimension;

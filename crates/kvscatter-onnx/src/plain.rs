@@ -1,4 +1,4 @@
-//! Decoders in a form that only some exporters write.
+//! Brings decoders that some exporters write into the form of the others.
 
 use crate::merged::{self, TakenBranch, Unmerged};
 use crate::stacked::{self, Stacks, Unstacked};
@@ -22,8 +22,8 @@ pub enum ExportForm {
     Stacked(Stacks),
 }
 
-/// Returns a decoder as most exporters write it, if it has another form: [`unmerge`](crate::unmerge) takes a branch of
-/// a merged decoder, and [`unstack`](crate::unstack) splits caches of all layers.
+/// Converts a merged decoder ([`unmerge`](crate::unmerge)) or stacked caches ([`unstack`](crate::unstack)) to the form
+/// of other exporters. Returns `None` if the model needs neither.
 ///
 /// # Errors
 /// Returns the errors of these functions.

@@ -1,9 +1,9 @@
 //! Splits caches that have all layers in one tensor.
 //!
-//! Some exports of Whisper, such as those of sherpa-onnx, take the keys of all layers as one input,
-//! `[layers, batch, slots, width]`, and the number of tokens so far as another. Each layer cuts the slots up to the new
-//! tokens out of its part, replaces the last rows by the new ones, attends to the result, and writes it back. The cross
-//! caches of all layers are one input, too.
+//! Some exports of Whisper, such as those of sherpa-onnx, have one input for the keys of all layers,
+//! `[layers, batch, slots, width]`, one for the values, and one for the number of tokens so far. Each layer slices its
+//! used slots, overwrites the last rows, attends to the result, and writes it back. The cross keys and the cross values
+//! of all layers are one input each.
 //!
 //! [`unstack`] returns the decoder in the form of other exporters: each layer has a past to which `Concat` appends the
 //! new rows, `[batch, length, heads, head size]`, and the number of tokens so far is the length of the past. The
@@ -71,27 +71,36 @@ pub struct Stack {
 pub fn unstack(model: &Model) -> Result<Option<Unstacked>, OnnxError> {
     let graph = model.graph()?;
     let inputs = graph.inputs()?;
-    let stacked: Vec<_> = inputs.iter().filter(|input| is_stacked(input, &inputs)).collect();
-    let mut caches = Vec::new();
-    for &output in &graph.outputs()?.iter().map(|output| output.name).collect::<Vec<_>>() {
+    let mut stacked: Vec<_> = inputs.iter().filter(|input| is_stacked(input, &inputs)).collect();
+    let mut caches: Vec<StackedCache<'_, '_>> = Vec::new();
+    for output in graph.output_names() {
         if let Some((input, writers)) = written(&graph, output)
             && let Some(input) = stacked.iter().find(|stacked| stacked.name == input)
         {
+            if let Some(last) =
+                writers.last().filter(|_| caches.iter().any(|cache| cache.input.name == input.name))
+            {
+                return Err(refused(last, input.name, "two outputs return it"));
+            }
             caches.push(StackedCache { input, output, layers: layers_of(&graph, input, &writers)? });
         }
     }
-    let Some(offset) = caches.first().and_then(|cache| offset(&graph, &inputs, cache)) else {
+    let offset = caches.first().and_then(|cache| offset(&graph, &inputs, cache));
+    let (Some(offset), Some(layers)) = (offset, caches.first().map(|cache| cache.layers.len())) else {
         return Ok(None);
     };
-    for step in Step::all() {
-        let mut fold = Fold::new(&graph, None);
-        step.feed(&inputs, &stacked, offset, &mut fold)?;
-        for cache in &mut caches {
-            cache
-                .layers
-                .iter_mut()
-                .enumerate()
-                .try_for_each(|(index, layer)| step.check(index, layer, &mut fold))?;
+    // Other inputs may claim any number of layers.
+    stacked.retain(|input| layers_in(input) == Some(layers));
+    for cache in &mut caches {
+        for (index, layer) in cache.layers.iter_mut().enumerate() {
+            let slots = length(cache.input);
+            let slots =
+                slots.ok_or_else(|| refused(&layer.slots, layer.stack, "its number of slots is open"))?;
+            for step in Step::all(slots) {
+                let mut fold = Fold::new(&graph, None);
+                step.feed(&inputs, &stacked, offset, &mut fold)?;
+                step.check(&graph, index, layer, &mut fold)?;
+            }
         }
     }
     let mut split = model.clone();
@@ -182,7 +191,7 @@ impl Split<'_, '_> {
         let replaced = self.stacked.iter().map(|input| input.name).chain([name]);
         for input in replaced {
             if let Some((node, _)) = left.uses(input).next() {
-                return Err(refused(&node, input, "this node also reads it"));
+                return Err(refused(&node, input, "this node reads all layers"));
             }
         }
         let offset = name.to_owned();
@@ -192,6 +201,9 @@ impl Split<'_, '_> {
     /// Gives each layer a past, to which the new rows are appended.
     fn write_cache(&self, cache: &StackedCache<'_, '_>, editor: &mut Editor<'_>) -> Result<Stack, OnnxError> {
         let StackedCache { input, output, layers } = cache;
+        let inputs_before = self.graph.inputs()?;
+        let [past_length, present_length] =
+            ["past_length", "present_length"].map(|hint| fresh_symbol(&inputs_before, hint));
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for (index, layer) in layers.iter().enumerate() {
             let dims = |length| match (input.shape.as_deref(), layer.heads) {
@@ -202,7 +214,7 @@ impl Split<'_, '_> {
                 _ => Vec::new(),
             };
             let past = format!("{}.{index}", input.name);
-            let past = editor.add_input(&past, input.element, &dims(Dimension::Symbolic("past_length")));
+            let past = editor.add_input(&past, input.element, &dims(Dimension::Symbolic(&past_length)));
             let present = editor.fresh(&format!("{output}.{index}"));
             editor.replacing(layer.writer.index());
             let rows = match layer.heads {
@@ -219,7 +231,7 @@ impl Split<'_, '_> {
             for replaced in [layer.writer.output(0), layer.slots.output(0)].into_iter().flatten() {
                 editor.replace_uses(replaced, &merged);
             }
-            editor.add_output(&present, input.element, &dims(Dimension::Symbolic("present_length")));
+            editor.add_output(&present, input.element, &dims(Dimension::Symbolic(&present_length)));
             inputs.push(past);
             outputs.push(present);
         }
@@ -230,7 +242,7 @@ impl Split<'_, '_> {
     /// Gives each layer an input in place of its part.
     fn write_constant(&self, input: &ValueInfo<'_>, editor: &mut Editor<'_>) -> Result<Stack, OnnxError> {
         let shape = input.shape.as_deref().unwrap_or_default();
-        let layers = shape.first().and_then(|layers| layers.size()).unwrap_or_default();
+        let layers = layers_in(input).unwrap_or_default();
         let dims = shape.get(1..).unwrap_or_default();
         let of_layer = |index| editor.add_input(&format!("{}.{index}", input.name), input.element, dims);
         let inputs: Vec<_> = (0..layers).map(of_layer).collect();
@@ -248,6 +260,24 @@ impl Split<'_, '_> {
 fn reshaped(value: &str, dims: &[i64], editor: &mut Editor<'_>) -> Result<String, OnnxError> {
     let shape = editor.ints(&[&[0, 0], dims].concat())?;
     Ok(editor.node("Reshape", &[value, &shape]))
+}
+
+/// Returns the number of layers of an input.
+fn layers_in(input: &ValueInfo<'_>) -> Option<usize> {
+    input.shape.as_ref()?.first()?.size()
+}
+
+/// Returns a symbol that no input has.
+fn fresh_symbol(inputs: &[ValueInfo<'_>], hint: &str) -> String {
+    let is_taken = |symbol: &String| {
+        let mut dims = inputs.iter().flat_map(|input| input.shape.iter().flatten());
+        dims.any(|dim| *dim == Dimension::Symbolic(symbol))
+    };
+    let mut symbol = hint.to_owned();
+    while is_taken(&symbol) {
+        symbol.push('_');
+    }
+    symbol
 }
 
 fn length(input: &ValueInfo<'_>) -> Option<usize> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::decoder::EncoderPart;
-use kvscatter_onnx::{Graph, Model, ValueInfo};
+use kvscatter_onnx::{DECODER, Graph, Model, ValueInfo};
 
 use crate::engine::{Engine, LoadOptions, Session, Step};
 use crate::error::SessionError;
@@ -56,6 +56,8 @@ impl Encoder {
     /// output of floats and rank 3, and the mask may be the encoder's own input `attention_mask`.
     ///
     /// # Errors
+    /// - Returns [`SessionError::EncoderUnused`] if the decoder takes nothing from an encoder, and
+    ///   [`SessionError::EncoderOther`] if the encoder was made for another decoder.
     /// - Returns [`SessionError::EncoderOutputMissing`] for an input of the decoder that the encoder does not compute.
     /// - Returns [`SessionError::Onnx`] if the file is no model, and [`SessionError::Load`] if the engine cannot load
     ///   it.
@@ -65,7 +67,15 @@ impl Encoder {
         decoder: &Interface,
         options: LoadOptions,
     ) -> Result<Self, SessionError> {
-        let model = Model::load(path.as_ref())?;
+        if decoder.encoder.is_empty() {
+            return Err(SessionError::EncoderUnused);
+        }
+        let path = path.as_ref();
+        let model = Model::load(path)?;
+        let is_other = |of: &str| decoder.exported.as_deref().is_some_and(|exported| exported != of);
+        if model.metadata(DECODER).is_some_and(is_other) {
+            return Err(SessionError::EncoderOther { path: path.to_owned() });
+        }
         let (inputs, sources) = {
             let graph = model.graph()?;
             let mut inputs = graph.inputs()?;

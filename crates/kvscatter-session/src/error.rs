@@ -83,6 +83,12 @@ pub enum SessionError {
         "input {input:?} from the encoder has the batch at axis {axis}: only inputs whose first axis is the batch are run"
     )]
     EncoderStacked { input: String, axis: usize },
+    /// An encoder is given to a decoder without cross caches.
+    #[error("the decoder takes nothing from an encoder: run it without one")]
+    EncoderUnused,
+    /// An encoder was made for another decoder.
+    #[error("{}: was made for another decoder (kvscatter convert --encoder-output makes both)", path.display())]
+    EncoderOther { path: PathBuf },
     /// A sample of an encoder-decoder is fed before it has the outputs of the encoder.
     #[error("{sample} has no {input:?} from the encoder: set the encoder's outputs before its first token")]
     EncoderMissing { sample: Sample, input: String },
@@ -95,7 +101,9 @@ pub enum SessionError {
     #[error("encoder output {output:?} is no input of the decoder, or is given twice: {}", takes(.inputs))]
     EncoderOutput { output: String, inputs: Vec<String> },
     /// An output of the encoder is absent.
-    #[error("the encoder's outputs have no {input:?}, which the decoder takes")]
+    #[error(
+        "the encoder's outputs have no {input:?}, which the decoder takes (kvscatter convert --encoder-output adds it)"
+    )]
     EncoderOutputMissing { input: String },
     /// An output of the encoder has another type or shape than the decoder takes.
     #[error("encoder output {input:?} is {element} {shape:?}, but the decoder takes {expected}")]
@@ -584,7 +592,7 @@ mod tests {
     #[test]
     fn names_are_stable() {
         let names = "onnx saved tensor_too_large value_count byte_count input_type memory_limit \
-            not_static mixed_writers not_scattered scattered encoder_stacked encoder_missing \
+            not_static mixed_writers not_scattered scattered encoder_stacked encoder_unused encoder_other encoder_missing \
             encoder_changed encoder_output encoder_output_missing encoder_shape encoder_input \
             encoder_texts encoder_length past_read cache_element \
             no_write_indices no_lengths ring_metadata ring_too_small no_logits input_unknown \

@@ -12,10 +12,10 @@ use crate::interface::{FeedPort, Interface, Purpose};
 use crate::runner::Runner;
 use crate::tensor::Tensor;
 
-/// A decoder as it was exported, whose steps run out of place.
+/// A decoder as it was exported. Its steps run out of place.
 ///
-/// Of a merged decoder, the branch with a past runs. A decoder whose caches have all layers runs with the caches of
-/// each layer, which are copied in every step.
+/// A merged decoder runs the branch with a past. For stacked caches, each step copies the layers into and out of the
+/// stacked tensors.
 #[derive(Debug)]
 pub struct ExportedDecoder {
     /// The inputs and outputs of the [plain decoder](plain_decoder).
@@ -55,13 +55,14 @@ impl ExportedDecoder {
         Ok(Self { interface, stacks })
     }
 
-    /// Returns `true` if caches of all layers are copied in every step, so that the time of a step is not the export's.
+    /// Returns `true` if each step also copies the layers of stacked caches, so that its time is not that of the
+    /// exported model.
     #[must_use]
     pub fn is_stacked(&self) -> bool {
         self.stacks.is_some()
     }
 
-    /// Loads the decoder.
+    /// Loads the decoder. Its runs must be [out of place](Runner::out_of_place).
     ///
     /// # Errors
     /// Returns the errors of [`Engine::load`].
@@ -74,7 +75,9 @@ impl ExportedDecoder {
         let session = engine.load(file, options)?;
         let session = match &self.stacks {
             None => session,
-            Some(stacks) => Box::new(StackedSession { session, stacks: stacks.clone() }),
+            Some(stacks) => {
+                Box::new(StackedSession { session, stacks: stacks.clone(), engine: engine.name().to_owned() })
+            }
         };
         Ok(Runner::new(session, self.interface.clone()))
     }
@@ -84,20 +87,31 @@ impl ExportedDecoder {
 struct StackedSession {
     session: Box<dyn Session>,
     stacks: Stacks,
+    engine: String,
 }
 
 impl Session for StackedSession {
     fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError> {
-        let Self { session, stacks } = self;
-        let Step { inputs, mut outputs, returned, samples: _, of_batch: _, shared: _ } = step;
+        let Self { session, stacks, engine } = self;
+        // A run out of place covers all samples.
+        let Step { inputs, outputs, returned, samples: _, of_batch: _, shared: _ } = step;
         let (mut given, mut written, mut past) = (Vec::new(), Vec::new(), 0);
         for stack in &stacks.stacks {
-            let layer = |name: &String| inputs.iter().find(|(of, _)| of == name).map(|(_, tensor)| *tensor);
-            let layers: Vec<_> = stack.inputs.iter().filter_map(layer).collect();
+            let layer = |name: &String| {
+                let given = inputs.iter().find(|(of, _)| of == name).map(|(_, tensor)| *tensor);
+                given.ok_or_else(|| SessionError::InputUnknown { input: name.clone() })
+            };
+            let layers = stack.inputs.iter().map(layer).collect::<Result<Vec<_>, _>>()?;
             let presents = outputs.iter().filter(|(name, _)| stack.outputs.iter().any(|of| of == name));
             let longest =
                 presents.map(|(_, present)| length(present)).chain(layers.iter().copied().map(length));
-            let slots = stack.length.or(longest.max()).unwrap_or_default();
+            let longest = longest.max().unwrap_or_default();
+            let slots = stack.length.unwrap_or(longest);
+            if longest > slots {
+                let message =
+                    format!("{longest} tokens do not fit into the {slots} slots of {:?}", stack.input);
+                return Err(SessionError::Run { engine: engine.clone(), message });
+            }
             let mut stacked = stack_of(&layers, slots)?;
             for (index, layer) in layers.iter().enumerate() {
                 for (of_layer, of_stack) in runs(index, layer, slots) {
@@ -117,8 +131,13 @@ impl Session for StackedSession {
         let mut all: Vec<_> = inputs.iter().copied().filter(|(name, _)| !is_layer(name)).collect();
         all.extend(given.iter().map(|(name, tensor)| (*name, tensor)));
         all.push((stacks.offset.as_str(), &offset));
+        let of_layers =
+            |name: &str| stacks.stacks.iter().any(|stack| stack.outputs.iter().any(|of| of == name));
+        let (mut outputs, others): (Vec<_>, Vec<_>) =
+            outputs.into_iter().partition(|(name, _)| of_layers(name));
         let presents = written.iter_mut().map(|(_, output, _, stacked)| (*output, stacked));
-        let step = Step { inputs: all, outputs: presents.collect(), returned, ..Step::default() };
+        let step =
+            Step { inputs: all, outputs: presents.chain(others).collect(), returned, ..Step::default() };
         let output = session.run(step)?;
         for (stack, _, slots, stacked) in &written {
             for (index, name) in stack.outputs.iter().enumerate() {

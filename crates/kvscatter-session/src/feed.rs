@@ -8,8 +8,8 @@ use crate::error::SessionError;
 use crate::interface::{FeedPort, Interface, Purpose};
 use crate::tensor::Tensor;
 
-/// The largest number of elements of an input whose sizes come from the file: embeddings of 512 tokens with a hidden
-/// size of 32,768, four times.
+/// The maximum number of elements of an input whose sizes come from the file: four times the embeddings of 512 tokens
+/// with a hidden size of 32,768.
 const MOST_ELEMENTS: usize = 1 << 26;
 
 /// One step, in which every sample gets `width` tokens, padding included.

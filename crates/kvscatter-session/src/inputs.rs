@@ -139,6 +139,7 @@ mod tests {
             is_decode_only: false,
             refuses_padding: false,
             most_tokens: None,
+            exported: None,
             has_quantised_weights: false,
         };
         Runner::new(Box::new(Unrun), interface)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
 use kvscatter_onnx::decoder::{Cache, Decoder, EncoderPart, Growth, Input, InputRole, State};
-use kvscatter_onnx::{Dimension, Model, ValueInfo};
+use kvscatter_onnx::{DECODER, Dimension, Model, ValueInfo};
 
 use crate::error::{ModelSize, SessionError, SessionSetting};
 
@@ -36,6 +36,8 @@ pub struct Interface {
     pub refuses_padding: bool,
     /// The number of tokens that a sample can have if all caches are rings, as the model's metadata declares it.
     pub most_tokens: Option<usize>,
+    /// The hash of the exported decoder, if the model was converted from one. Its encoder may name it, too.
+    pub exported: Option<String>,
     /// Whether the model has weights of at most 8 bits. Several rows of a run then share less of its cost.
     pub has_quantised_weights: bool,
 }
@@ -118,8 +120,7 @@ pub struct FeedPort {
 
 /// The kind of values that an input is fed.
 ///
-/// A purpose corresponds to the [`InputRole`] that the graph shows for the input. `Past` and `Other` have no
-/// purpose, because no values can be computed for them.
+/// Most purposes correspond to an [`InputRole`]. Pasts, states, inputs from an encoder and `Other` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The token ids, `[batch, tokens]`.
@@ -148,7 +149,8 @@ pub enum Purpose {
     SeqlensK,
     /// The longest length after the write, a single number.
     TotalLength,
-    /// Zeros, because no node reads the input. Open dimensions are 1, except for the batch.
+    /// Zeros, because no node reads the input. If the model leaves the first dimension open, it is the number of
+    /// samples. Other open dimensions are 1.
     Unread,
     /// The condition that chooses the decoder with a past in a [merged decoder](crate::ExportedDecoder).
     Condition(bool),
@@ -169,6 +171,7 @@ impl Interface {
     /// - Returns [`SessionError::NoLogits`] if no output looks like logits.
     /// - Returns [`SessionError::InputUnknown`] or [`SessionError::InputRank`] for an input that cannot be
     ///   fed.
+    /// - Returns [`SessionError::TensorTooLarge`] if inputs that no node reads have more than 2^22 elements in all.
     /// - Returns [`SessionError::TokensFixed`] if the model takes a fixed number of tokens other than 1.
     /// - Returns [`SessionError::SizesDiffer`] if inputs fix different batches.
     /// - Returns [`SessionError::RingMetadata`] or [`SessionError::RingTooSmall`] if the model declares sizes of rings
@@ -181,6 +184,7 @@ impl Interface {
         };
         let others = decoder.inputs.iter().filter(is_other);
         let mut feeds = others.map(FeedPort::new).collect::<Result<Vec<_>, _>>()?;
+        check_unread(&feeds)?;
         if caches.iter().any(CachePort::is_written_by_operator) {
             let masks = feeds.iter_mut().filter(|feed| feed.purpose == Purpose::Mask);
             masks.for_each(|mask| mask.purpose = Purpose::LengthMask);
@@ -240,6 +244,7 @@ impl Interface {
             is_decode_only,
             refuses_padding: decoder.caches.iter().any(Cache::refuses_padding),
             most_tokens: model.metadata(MOST_TOKENS).and_then(|tokens| tokens.parse().ok()),
+            exported: model.metadata(DECODER).map(str::to_owned),
             has_quantised_weights: model.has_quantised_weights(),
         })
     }
@@ -541,6 +546,20 @@ impl FeedPort {
         }
         Ok(Self { name: value.name.to_owned(), element: value.element, dims, purpose })
     }
+}
+
+/// Checks that the inputs that no node reads have few elements in all, because the file may claim any size.
+fn check_unread(feeds: &[FeedPort]) -> Result<(), SessionError> {
+    const MOST: usize = 1 << 22;
+    let mut sum = 0_usize;
+    for port in feeds.iter().filter(|port| port.purpose == Purpose::Unread) {
+        let shape: Vec<_> = port.dims.iter().map(|dim| dim.unwrap_or(1)).collect();
+        sum = sum.saturating_add(shape.iter().copied().fold(1, usize::saturating_mul));
+        if sum > MOST {
+            return Err(SessionError::TensorTooLarge { element: port.element, shape });
+        }
+    }
+    Ok(())
 }
 
 /// Returns the size that the model fixes, or the requested size if the model does not fix it.

@@ -110,8 +110,8 @@ impl Runner {
     /// Runs one step that writes into the caches. Returns the logits and the address that the engine reports for each
     /// present.
     ///
-    /// `of_encoder` contains the inputs from an encoder. `states` become those after the step. They are kept for
-    /// samples without tokens, and begin with zeros for samples whose first token is fed.
+    /// `of_encoder` contains the inputs from an encoder. `states` are updated. Samples without tokens keep
+    /// theirs, and samples whose first token is fed begin with zeros.
     pub fn in_place(
         &mut self,
         inputs: &[(String, Tensor)],

@@ -1,7 +1,7 @@
 //! The states of a decoder beside its caches, such as those of convolutions and recurrent layers.
 //!
 //! A run reads the whole state of every sample and returns a new one. A sample without tokens keeps its state, and a
-//! sample that starts over begins with zeros. A state contains all tokens of a run, so no sample with tokens may be
+//! sample that starts over begins with zeros. A state depends on all rows of a run, so no sample with tokens may be
 //! padded.
 
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl States {
         Ok(Self { ports, current, next })
     }
 
-    /// Sets the states of the samples to zero whose first token is fed. The first sample of the step has the batch
+    /// Sets the states of each sample whose first token is fed to zero. The first sample of the step has the batch
     /// index `first`.
     pub fn start(&mut self, first: usize, feed: &Feed) {
         for (batch_index, sample) in fed(first, feed) {

@@ -44,8 +44,8 @@ pub(crate) struct ScenarioSetting {
     pub(crate) writer: CacheWriter,
     /// Whether the writer refuses samples that are padded on the right.
     pub(crate) refuses_padding: bool,
-    /// Whether the model has states beside its caches. They contain every token that is fed, so each sample gets all
-    /// rows of a step or none.
+    /// Whether the model has states beside its caches. They depend on every row that is fed, so each sample gets
+    /// tokens in all rows of a step or in none.
     pub(crate) has_states: bool,
     /// The sizes of the rings, each once.
     pub(crate) rings: Vec<RingSize>,
@@ -133,7 +133,7 @@ impl ScenarioSetting {
         let who = match (by_operator, self.has_states) {
             (false, false) => return None,
             (true, false) => "GroupQueryAttention does not take these",
-            (false, true) => "States, which contain every token that is fed, do not take these",
+            (false, true) => "States, which depend on every row that is fed, do not take these",
             (true, true) => "GroupQueryAttention and states do not take these",
         };
         let left_out = [
@@ -302,7 +302,7 @@ impl ScenarioSetting {
         steps.extend(self.chunks(prompts.clone(), self.steps, &widths));
         let then = if widths == [1] { "one by one" } else { "in chunks" };
         let padded = if self.has_states {
-            "in steps from which a sample takes all rows or none"
+            "in steps that have only tokens or only padding for a sample"
         } else {
             "padded on the right"
         };

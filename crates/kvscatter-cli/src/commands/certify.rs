@@ -35,6 +35,9 @@ pub(crate) use issue::run;
 /// exit code is 1 if a claim fails. Claims that are not comparable, not measured or not applicable do not
 /// change it.
 ///
+/// A sample of a model with convolution or recurrent states gets no padding with its tokens. The certificate
+/// lists the runs that this leaves out. An original with the caches of all layers in one tensor is not timed.
+///
 /// If a model computes scales for a whole tensor (DynamicQuantizeLinear), the logits of a sample depend on
 /// its neighbours, on padding and on chunks. Such models are compared only for each sequence alone, not in
 /// batches.

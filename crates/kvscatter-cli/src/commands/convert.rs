@@ -2,13 +2,14 @@
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::{self, PathBuf};
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
     self, CacheLayout, CacheNames, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow,
     NarrowCaches, PassReport, Report, RingSize, UNLIMITED, WindowedCaches,
 };
+use kvscatter_onnx::internal::file::Identity;
 use kvscatter_onnx::internal::text::units;
 use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::{DataFile, Model, RuntimeVersion, join_encoder};
@@ -50,6 +51,9 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 ///
 /// A merged decoder has an If on a boolean input, such as use_cache_branch. The command takes out the branch
 /// with a past, and drops the other branch and the input.
+///
+/// Some decoders have the caches of all layers in one input. The command gives each layer a cache, and drops the input
+/// with the number of tokens so far.
 ///
 /// The command computes which slots the masks of the exporter hide and what they add, and compares it with this
 /// rule. It refuses a decoder that follows another rule (chunks, prefixes) or that it does not understand. It then
@@ -126,13 +130,13 @@ pub(crate) struct Convert {
 
     /// Also write the encoder of an encoder-decoder, with an output for each input that the decoder takes from it
     ///
-    /// It is made of the exported encoder and the decoder of the first step, whose nodes compute keys and values for
-    /// every layer. That is decoder_model.onnx, or the merged decoder. All must be in the folder of the decoder.
+    /// The command joins the exported encoder with the decoder of the first step, which computes keys and values for
+    /// every layer. This is decoder_model.onnx in the folder of the decoder, or the merged decoder.
     #[arg(long, value_name = "FILE")]
     encoder_output: Option<PathBuf>,
 
-    /// The exported encoder. If it is not given, it is encoder_model.onnx, or else encoder.onnx, beside the decoder
-    #[arg(long, value_name = "MODEL", requires = "encoder_output")]
+    /// The exported encoder [default: encoder_model.onnx, or else encoder.onnx, in the folder of the decoder]
+    #[arg(long, value_name = "FILE", requires = "encoder_output")]
     encoder: Option<PathBuf>,
 
     /// How to place files of weights if the output is in another folder
@@ -175,10 +179,7 @@ const WHO_RUNS_STATES: &str = "In your own loop, feed all samples equally many t
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let args = Convert { model: ModelSource::find(&args.model)?.model, ..args };
-    let is_output = |path: &&PathBuf| path::absolute(path).ok() == path::absolute(&args.output).ok();
-    if let Some(path) = args.encoder_output.as_ref().filter(is_output) {
-        return Err(CommandError::EqualOutputs { path: path.clone() });
-    }
+    check_paths(&args)?;
     let model = Model::load(&args.model)?;
     let options =
         ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention).windowed(windowed(&args)?);
@@ -191,6 +192,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     });
     let names = args.names.as_deref().map(|past| CacheNames::new(past, args.present_names.as_deref()));
     let names = names.transpose()?;
+    let options = options.may_stay(names.is_some());
     let renamed = convert::convert(&model, options).and_then(|mut converted| {
         names.as_ref().map_or(Ok(()), |names| converted.rename_caches(names)).map(|()| converted)
     });
@@ -215,18 +217,48 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     Ok(Outcome::Passed)
 }
 
-/// Returns the encoder of a decoder, made of the other models in its folder.
+/// Checks that no output replaces another one, or a model that is read.
+fn check_paths(args: &Convert) -> Result<(), CommandError> {
+    let Some(encoder) = &args.encoder_output else { return Ok(()) };
+    let is_same = |one: &Path, other: &Path| {
+        let [one, other] = [one, other].map(Identity::from_path);
+        one.is_ok_and(|one| other.is_ok_and(|other| one == other))
+    };
+    if is_same(encoder, &args.output) {
+        return Err(CommandError::EqualOutputs { path: encoder.clone() });
+    }
+    let read = [Some(args.model.clone()), Some(encoder_of(args)), first_step_of(args)];
+    for (output, input) in [&args.output, encoder]
+        .into_iter()
+        .flat_map(|output| read.iter().flatten().map(move |input| (output, input)))
+    {
+        if is_same(output, input) {
+            return Err(CommandError::OutputIsInput { path: output.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the encoder that computes all that a decoder takes from it.
 fn joined_encoder(args: &Convert, decoder: &Model) -> Result<Model, CommandError> {
-    let beside = |name: &str| args.model.with_file_name(name);
-    let [first, other] = ENCODERS.map(beside);
-    let usual = || if first.exists() || !other.exists() { first.clone() } else { other.clone() };
-    let encoder = Model::load(&args.encoder.clone().unwrap_or_else(usual))?;
-    let first = beside(FIRST_STEP);
-    let first = if first.exists() { Some(Model::load(&first)?) } else { None };
+    let encoder = Model::load(&encoder_of(args))?;
+    let first = first_step_of(args).map(|first| Model::load(&first)).transpose()?;
     Ok(join_encoder(&encoder, first.as_ref().unwrap_or(decoder), decoder)?)
 }
 
-/// Optimum's names of an encoder and of the decoder of the first step.
+/// Returns the file of the exported encoder.
+fn encoder_of(args: &Convert) -> PathBuf {
+    let [usual, other] = ENCODERS.map(|name| args.model.with_file_name(name));
+    let usual = if other.exists() && !usual.exists() { other } else { usual };
+    args.encoder.clone().unwrap_or(usual)
+}
+
+/// Returns the file of the decoder of the first step, if it is beside the decoder.
+fn first_step_of(args: &Convert) -> Option<PathBuf> {
+    Some(args.model.with_file_name(FIRST_STEP)).filter(|first| first.exists())
+}
+
+/// The usual names of an exported encoder, and Optimum's name of the decoder of the first step.
 const ENCODERS: [&str; 2] = ["encoder_model.onnx", "encoder.onnx"];
 const FIRST_STEP: &str = "decoder_model.onnx";
 

@@ -20,7 +20,7 @@ pub(super) fn stacked(form: &ExportForm) -> Option<Value> {
     Some(json!({"offset": stacks.offset, "inputs": stacks.stacks.iter().map(stack).collect::<Value>()}))
 }
 
-/// Returns a line about which part of the decoder is used, or how it is split.
+/// Returns a line that names the branch that is used, or the inputs that are split.
 pub(super) fn line(form: &ExportForm) -> String {
     match form {
         ExportForm::Merged(TakenBranch { condition, value }) => one_line(&format!(
@@ -30,7 +30,7 @@ pub(super) fn line(form: &ExportForm) -> String {
             let names: Vec<_> = stacks.stacks.iter().map(|stack| format!("{:?}", stack.input)).collect();
             let layers = stacks.stacks.iter().map(|stack| stack.inputs.len()).max().unwrap_or_default();
             one_line(&format!(
-                "Stacked caches: {} have all {layers} layers, and are one input for each layer now. {:?} is not needed.",
+                "Stacked caches: {} have all {layers} layers. The converted model has an input for each layer, and no input {:?}.",
                 names.join(", "),
                 stacks.offset
             ))

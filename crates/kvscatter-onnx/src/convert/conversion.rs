@@ -20,9 +20,9 @@ pub struct Converted {
 /// [`ConvertOptions`].
 ///
 /// If the options name a type or a layout of caches, a decoder whose caches are static already is converted too, and
-/// only these change.
+/// only these change. With [`may_stay`](ConvertOptions::may_stay), such a decoder is returned as it is.
 ///
-/// A merged decoder, and one whose caches have all layers, are converted as [`plain_decoder`] returns them.
+/// Merged decoders and stacked caches are first split by [`plain_decoder`].
 ///
 /// # Errors
 /// * Returns the errors of [`Model::graph`] for an invalid graph.
@@ -48,7 +48,9 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     if options.layout != CacheLayout::default() {
         caches.push_str(&options.layout.to_string());
     }
-    let exported = model.graph_hash()?.with_options([keep_attention, options.may_cap()], &caches);
+    let exported = model.graph_hash()?;
+    exported.name_decoder(converted.proto_mut());
+    let exported = exported.with_options([keep_attention, options.may_cap()], &caches);
     exported.set(converted.graph_hash()?, converted.proto_mut());
     let form = plain.as_ref().map(|plain| plain.form.clone());
     Ok(Converted { model: converted, report: Report { form, ..passed.report } })

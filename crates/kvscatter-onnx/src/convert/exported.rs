@@ -71,7 +71,10 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
                 }
                 Ok((sites, attentions))
             });
-            found.map_err(|cause| probe.error_at_length(cause))
+            found.map_err(|cause| {
+                let short = if most > max_seq { None } else { short_table(graph, max_seq, &mut fold) };
+                short.unwrap_or_else(|| probe.error_at_length(cause))
+            })
         };
         // Tables of positions and masks may have no row beyond `max_seq`. Fewer slots are tried then, although two axes
         // are then more likely to have the same size.
@@ -114,7 +117,10 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
             let found = masks::find_rules(self.sites.sites.iter_mut(), longest, &mut fold);
             let found =
                 found.and_then(|()| masks::find_rules(self.attentions.nodes.iter_mut(), longest, &mut fold));
-            found.map_err(|cause| longest.error_at_length(cause))?;
+            found.map_err(|cause| {
+                short_table(self.graph, self.max_seq, &mut fold)
+                    .unwrap_or_else(|| longest.error_at_length(cause))
+            })?;
         }
         let heads = self.rules().map(Rule::biased_heads).max().unwrap_or(1);
         let windows = self.rules().filter_map(|rule| Some(rule.window?.size)).collect();
@@ -123,7 +129,7 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
         if self.padding == Padding::Anywhere {
             self.rules_mut().for_each(CandidateRules::add_token_counting);
         }
-        let Self { graph, external, inputs, probes, sites, attentions, .. } = self;
+        let Self { graph, external, inputs, max_seq, probes, sites, attentions, .. } = self;
         let mut lanes = Vec::new();
         for probe in &*probes {
             let mut fold = Fold::new(graph, external.as_ref());
@@ -131,7 +137,9 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
             fed.and_then(|()| masks::check_neutral(&sites.neutral, &mut fold))
                 .and_then(|()| masks::check(sites.sites.iter_mut(), probe, &mut fold))
                 .and_then(|()| masks::check(attentions.nodes.iter_mut(), probe, &mut fold))
-                .map_err(|cause| probe.error_at_length(cause))?;
+                .map_err(|cause| {
+                    short_table(graph, *max_seq, &mut fold).unwrap_or_else(|| probe.error_at_length(cause))
+                })?;
             lanes.push(Lane { probe: probe.clone(), fold });
         }
         Ok(lanes)
@@ -142,14 +150,9 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
     /// # Errors
     /// Returns [`ConvertRefusal::Table`], wrapped with the node that reads the table.
     pub(super) fn check_tables(&self, lanes: &mut [Lane<'m>]) -> Result<(), OnnxError> {
-        let Some(longest) = lanes.last_mut() else { return Ok(()) };
-        match tables::first_short_table(self.graph, &mut longest.fold) {
-            None => Ok(()),
-            Some(ShortTable { node, table, rows }) => {
-                let (table, max_seq) = (table.to_owned(), self.max_seq);
-                Err(node.error(ConvertRefusal::Table { table, rows, max_seq }))
-            }
-        }
+        let short =
+            lanes.last_mut().and_then(|longest| short_table(self.graph, self.max_seq, &mut longest.fold));
+        short.map_or(Ok(()), Err)
     }
 
     /// Returns the rule of each attention operation.
@@ -174,4 +177,10 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
     fn rules_mut(&mut self) -> impl Iterator<Item = &mut CandidateRules> {
         self.sites.sites.iter_mut().map(|site| &mut site.rules).chain(self.attentions.rules_mut())
     }
+}
+
+/// Returns the refusal of a table that has no row for a position, if there is one in this evaluation.
+fn short_table<'m>(graph: &Graph<'m>, max_seq: usize, fold: &mut Fold<'m>) -> Option<OnnxError> {
+    let ShortTable { node, table, rows } = tables::first_short_table(graph, fold)?;
+    Some(node.error(ConvertRefusal::Table { table: table.to_owned(), rows, max_seq }))
 }

@@ -125,7 +125,7 @@ impl LengthReplacement<'_> {
                     None => slot > 2,
                     Some(bound) => fold.value(bound).is_ok_and(|bound| bound.as_ints() == Some(&[expected])),
                 };
-                // The axes are those from the first one on, and the steps are 1, if they are not given.
+                // By default, a slice is along axis 0 in steps of 1.
                 past.is_some_and(|past| is(1, past))
                     && is(3, 0)
                     && is(4, 1)

@@ -27,6 +27,8 @@ pub struct ConvertOptions {
     pub rotation: bool,
     /// The layout of the caches.
     pub layout: CacheLayout,
+    /// Whether a decoder whose caches are static already may stay as it is, because only their names will change.
+    pub may_stay: bool,
 }
 
 /// How the caches of layers with a window are kept.
@@ -71,6 +73,7 @@ impl ConvertOptions {
             cache_type: None,
             rotation: true,
             layout: CacheLayout::default(),
+            may_stay: false,
         }
     }
 
@@ -109,9 +112,15 @@ impl ConvertOptions {
         Self { layout, ..self }
     }
 
-    /// Returns `true` if caches that are static are changed.
-    pub(super) fn changes_static(self) -> bool {
-        self.cache_type.is_some() || self.layout != CacheLayout::default()
+    /// Sets whether a decoder whose caches are static already may stay as it is.
+    #[must_use]
+    pub fn may_stay(self, may_stay: bool) -> Self {
+        Self { may_stay, ..self }
+    }
+
+    /// Returns `true` if caches that are static are taken.
+    pub(super) fn takes_static(self) -> bool {
+        self.cache_type.is_some() || self.layout != CacheLayout::default() || self.may_stay
     }
 }
 

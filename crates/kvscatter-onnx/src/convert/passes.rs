@@ -108,7 +108,7 @@ pub(super) fn run<'m>(
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     let is_taken = |cache: &Cache<'_>| PASSES.iter().any(|pass| (pass.takes)(&decoder, cache));
-    let is_changed = |cache: &Cache<'_>| cache.is_static() && options.changes_static();
+    let is_changed = |cache: &Cache<'_>| cache.is_static() && options.takes_static();
     let mut is_static = decoder.caches.iter().all(is_changed);
     if is_static {
         caches::check_static(&decoder, options.max_seq)?;
@@ -154,12 +154,15 @@ pub(super) fn run<'m>(
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
         is_static |= pass.stage == Stage::MakesStatic;
-        if is_static && !options.changes_static() {
+        if is_static && !options.takes_static() {
             break;
         }
     }
     // Nothing has changed, because static caches have this type and layout already.
-    let first = decoder.caches.first().filter(|cache| is_changed(cache) && passed.report.passes.is_empty());
+    let first = decoder
+        .caches
+        .first()
+        .filter(|cache| is_changed(cache) && passed.report.passes.is_empty() && !options.may_stay);
     match first {
         Some(cache) => Err(ConvertRefusal::AlreadyStatic { past: cache.past.to_owned() }.into()),
         None => Ok(passed),

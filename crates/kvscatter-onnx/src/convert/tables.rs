@@ -37,11 +37,12 @@ pub(super) fn first_short_table<'m>(graph: &Graph<'m>, fold: &mut Fold<'m>) -> O
     })
 }
 
-/// Returns the table of which a node cuts rows out, if it has too few. A slice that ends after every table takes all
+/// Returns the table that a node slices, if the slice ends after its last row. An end of 2^31 - 1 or more means all
 /// rows.
 fn short_slice<'m>(graph: &Graph<'m>, node: &Node<'m>, fold: &mut Fold<'m>) -> Option<ShortTable<'m>> {
     const ALL: i64 = 0x7FFF_FFFF;
     let table = node.input(0).filter(|table| graph.is_constant(table))?;
+    node.input(1).filter(|start| !graph.is_constant(start))?;
     let [start, end, axis] = [1, 2, 3].map(|slot| {
         let bound = fold.known(node.input(slot)?).ok()??.as_ints()?;
         bound.first().copied().filter(|_| bound.len() == 1)

@@ -151,9 +151,9 @@ pub enum CachePart {
 }
 
 impl<'m> Cache<'m> {
-    /// Returns how the cache grows if past and present are separate buffers, or `None` if it does not grow. Unlike its
-    /// [style](WriterStyle::growth), this is also known of ONNX Runtime's `MultiHeadAttention`, which appends its rows
-    /// unless it has an input for the length of the past.
+    /// Returns how the cache grows if past and present are separate buffers, or `None` if it does not grow. This also
+    /// covers ONNX Runtime's `MultiHeadAttention`, which appends rows unless it has the input `past_sequence_length`.
+    /// The [style](WriterStyle::growth) does not.
     #[must_use]
     pub fn growth(&self) -> Option<Growth> {
         const PAST_LENGTH: usize = 8;

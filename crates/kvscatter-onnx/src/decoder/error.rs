@@ -41,7 +41,7 @@ pub enum DecoderError {
     #[error("both branches for input {condition:?} are decoders with a past: only one may be")]
     MergedTwice { condition: String },
     /// The layers of an input with all layers are not read and written in a known way.
-    #[error("{input:?} has all layers, and {reason}")]
+    #[error("{input:?} contains all layers: {reason}")]
     Stacked { input: String, reason: &'static str },
 }
 

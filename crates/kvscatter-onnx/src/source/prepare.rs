@@ -170,7 +170,7 @@ impl CachesBefore {
         }
         let graph = model.graph()?;
         let caches = Decoder::from_graph(&graph)?.caches;
-        if caches.iter().any(|cache| cache.style.growth().is_some()) {
+        if caches.iter().any(|cache| cache.growth().is_some()) {
             return Ok(Self::Growing);
         }
         let linear = || caches.iter().filter(|cache| !cache.is_ring());

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{DecoderError, Graph, Node, OnnxError, ValueInfo};
 
+/// The reason if a node does not slice the slots up to the new tokens.
+pub(super) const NOT_SLICED: &str = "this node does not slice the slots up to the new tokens";
+
 /// The axis of the slots in a cache of one layer, `[batch, slots, width]`.
 pub(super) const AXIS: i64 = 1;
 
@@ -41,7 +44,7 @@ pub(super) fn layers_of<'m>(
 ) -> Result<Vec<Layer<'m>>, OnnxError> {
     let stack = input.name;
     let mut layers = BTreeMap::new();
-    // The stack before each write. A layer is read before its own write.
+    // The number of writes before each read. A layer must be read before its own write.
     let mut before = BTreeMap::new();
     let stacks = std::iter::once(stack).chain(writers.iter().filter_map(|writer| writer.output(0)));
     for (position, value) in stacks.enumerate() {
@@ -53,11 +56,7 @@ pub(super) fn layers_of<'m>(
                 }
                 let layer = written(graph, stack, &node)?;
                 if before.insert(read.layer, position).is_some() {
-                    return Err(refused(
-                        &node,
-                        stack,
-                        "this node is the second that reads the slots of its layer",
-                    ));
+                    return Err(refused(&node, stack, "two nodes read the slots of this layer"));
                 }
                 layers.insert(read.layer, layer);
             }
@@ -111,18 +110,16 @@ pub(super) fn reads<'m>(graph: &Graph<'m>, value: &str, stack: &str) -> Result<V
 /// Returns the nodes of the layer whose slots a node cuts out.
 fn written<'m>(graph: &Graph<'m>, stack: &'m str, slots: &Node<'m>) -> Result<Layer<'m>, OnnxError> {
     let cut = slots.output(0).filter(|_| slots.is("Slice"));
-    let cut = cut
-        .ok_or_else(|| refused(slots, stack, "this node does not cut the slots up to the new tokens out"))?;
+    let cut = cut.ok_or_else(|| refused(slots, stack, NOT_SLICED))?;
     let is_written = |(node, slot): &(Node<'m>, Option<usize>)| node.is("ScatterND") && *slot == Some(0);
     let mut writers = graph.uses(cut).filter(|(node, slot)| {
         is_written(&(*node, *slot)) || !(node.reads_shape() || is_cut_for_shape(graph, node))
     });
     let (Some((writer, Some(0))), None) = (writers.next(), writers.next()) else {
-        return Err(refused(slots, stack, "the old rows of this node are read"));
+        return Err(refused(slots, stack, "another node reads the old rows"));
     };
     let rows = writer.input(2).filter(|_| writer.is("ScatterND"));
-    let rows =
-        rows.ok_or_else(|| refused(&writer, stack, "the old rows that this node reads are not replaced"))?;
+    let rows = rows.ok_or_else(|| refused(&writer, stack, "this node does not replace the last rows"))?;
     let passed = order_keeping(graph, rows);
     let first = passed.last().copied().unwrap_or(rows);
     if depends(graph, first, cut) {
@@ -151,8 +148,8 @@ fn passed<'m>(graph: &Graph<'m>, last: &'m str, first: &str) -> Option<BTreeSet<
     Some(std::iter::once(last).chain(before).take(end.saturating_add(1)).collect())
 }
 
-/// Returns the values from which nodes compute a value that keep the order of elements, and their number if the values
-/// have equally many. The value that comes last is computed by another node.
+/// Returns the values before a value in a chain of nodes that keep the order of elements, nearest first. `Expand` keeps
+/// it only if the number of elements stays the same, which a proof checks.
 fn order_keeping<'m>(graph: &Graph<'m>, mut value: &'m str) -> Vec<&'m str> {
     const OPERATORS: [&str; 6] = ["Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"];
     let mut values = Vec::new();
@@ -184,7 +181,7 @@ fn depends(graph: &Graph<'_>, value: &str, on: &str) -> bool {
 fn only_shape(graph: &Graph<'_>, value: &str) -> bool {
     !value.is_empty()
         && graph.uses(value).all(|(node, _)| node.reads_shape() || is_cut_for_shape(graph, &node))
-        && !graph.output_names().any(|output| output == value)
+        && !graph.is_output(value)
 }
 
 fn is_cut_for_shape(graph: &Graph<'_>, node: &Node<'_>) -> bool {

@@ -1,8 +1,8 @@
-//! Proves in small steps that the nodes of a layer read and write the rows that they seem to.
+//! Evaluates small steps to prove which rows the nodes of a layer read and write.
 
-use super::layers::{AXIS, Layer, refused};
+use super::layers::{AXIS, Layer, NOT_SLICED, refused};
 use crate::fold::{Fold, Value, elements, signed};
-use crate::{Dimension, Node, OnnxError, ValueInfo};
+use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// The size of open dimensions that are neither the samples nor the new tokens.
 const OTHER: usize = 19;
@@ -15,9 +15,13 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Returns a first step, steps of one token, and one of several.
-    pub(super) fn all() -> [Self; 4] {
-        [(2, 0, 3), (1, 3, 1), (3, 2, 2), (2, 7, 1)].map(|(batch, past, new)| Self { batch, past, new })
+    /// Returns the steps for caches of this many slots: a first step, steps of one token and of several, and one that
+    /// writes the last slot.
+    pub(super) fn all(slots: usize) -> impl Iterator<Item = Self> {
+        let last = slots.saturating_sub(1);
+        let steps = [(2, 0, 3), (1, 3, 1), (3, 2, 2), (1, last.div_ceil(2), 1), (1, last, 1)];
+        let steps = steps.map(|(batch, past, new)| Self { batch, past, new });
+        steps.into_iter().filter(move |step| step.past.saturating_add(step.new) <= slots)
     }
 
     /// Feeds the inputs of the step. `stacked` have all layers, and `offset` is the number of tokens so far.
@@ -47,12 +51,14 @@ impl Step {
         Ok(())
     }
 
-    /// Checks the rows that the nodes of a layer read and write. Keeps the values that split all slots into heads.
-    pub(super) fn check(
+    /// Checks the rows that the nodes of a layer read and write. Removes the values of
+    /// [`Layer::split`] that do not split all slots in one way, and sets [`Layer::heads`].
+    pub(super) fn check<'m>(
         &self,
+        graph: &Graph<'m>,
         index: usize,
-        layer: &mut Layer<'_>,
-        fold: &mut Fold<'_>,
+        layer: &mut Layer<'m>,
+        fold: &mut Fold<'m>,
     ) -> Result<(), OnnxError> {
         let Self { batch, past, new } = *self;
         let refused = |node: &Node<'_>, reason| refused(node, layer.stack, reason);
@@ -61,19 +67,20 @@ impl Step {
         let &[samples, count, width] = slots.as_slice() else {
             return Err(refused(&layer.slots, "the layer is not [batch, slots, width]"));
         };
-        // A slice from 0 in steps of 1 along the slots.
+        // A slice from 0 in steps of 1 along the slots. A start that is computed might be another number in other
+        // steps.
+        if !layer.slots.input(1).is_some_and(|start| graph.is_constant(start)) {
+            return Err(refused(&layer.slots, NOT_SLICED));
+        }
         for (slot, expected) in [(1, 0), (3, AXIS), (4, 1)] {
             let is_default = slot == 4 && layer.slots.input(slot).is_none();
             let given = layer.slots.input(slot).map(|bound| fold.value(bound)).transpose()?;
             if !is_default && given.and_then(Value::as_ints) != Some(&[expected]) {
-                return Err(refused(
-                    &layer.slots,
-                    "this node does not cut the slots up to the new tokens out",
-                ));
+                return Err(refused(&layer.slots, NOT_SLICED));
             }
         }
         if (samples, count) != (batch, all) {
-            return Err(refused(&layer.slots, "this node does not cut the slots up to the new tokens out"));
+            return Err(refused(&layer.slots, NOT_SLICED));
         }
         let written = Rows { layer: None, shape: [batch, new, width], first: past };
         if fold.shape(layer.rows)? != written.shape || !written.are_at(&layer.writer, fold)? {
@@ -86,13 +93,13 @@ impl Step {
         }
         layer.split.retain(|value| {
             let Ok(&[samples, slots, heads, size]) = fold.shape(value) else { return false };
-            let split = *layer.heads.get_or_insert([heads, size]) == [heads, size];
-            split && (samples, slots) == (batch, all) && heads.checked_mul(size) == Some(width)
+            let is_whole = (samples, slots) == (batch, all) && heads.checked_mul(size) == Some(width);
+            is_whole && *layer.heads.get_or_insert([heads, size]) == [heads, size]
         });
         for (values, rows, node) in [(&layer.passed, written, &layer.writer), (passed, returned, back)] {
             for value in values {
                 if elements(fold.shape(value)?) != elements(&rows.shape) {
-                    return Err(refused(node, "what this node writes are not whole rows"));
+                    return Err(refused(node, "this node does not write whole rows"));
                 }
             }
         }

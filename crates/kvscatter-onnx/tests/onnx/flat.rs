@@ -105,6 +105,15 @@ fn one_pattern_gives_the_names_of_mobius() {
 }
 
 #[test]
+fn caches_that_are_static_already_get_new_names() {
+    let options = ConvertOptions::new(64).may_stay(true);
+    let mut converted = convert(&load("mobius-llama-static"), options).unwrap();
+    assert!(converted.report.passes.is_empty());
+    converted.rename_caches(&CacheNames::new("past_key_values.{i}.{part}", None).unwrap()).unwrap();
+    assert_eq!(names(&converted.model), names(&load("mobius-llama-dynamic")));
+}
+
+#[test]
 fn scales_and_swapped_names_follow_a_pattern() {
     let codes = ConvertOptions::new(MAX_SEQ).caches(Some(CacheType::Int8), true);
     let mut converted = convert(&load("mobius-llama-dynamic"), codes).unwrap();

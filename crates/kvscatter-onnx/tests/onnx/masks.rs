@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{
-    CacheWindow, ConvertError, ConvertOptions, ConvertOutcome, ConvertRefusal, Converted, WindowedCaches,
-    convert,
+    CacheWindow, ConvertOptions, ConvertOutcome, ConvertRefusal, Converted, WindowedCaches, convert,
 };
 use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
 
@@ -301,8 +300,8 @@ fn a_table_of_biases_needs_a_row_for_each_slot_and_no_more() {
         match convert(&model, max_seq) {
             Ok(_) => assert!(rows >= max_seq, "{rows} rows, {max_seq} slots"),
             Err(error) => {
-                let Some(ConvertError::Capacity { tokens, .. }) = error.cause() else { panic!("{error}") };
-                assert!((rows + 1..=max_seq).contains(tokens), "{rows} rows, {max_seq} slots: {error}");
+                let Some(ConvertRefusal::Table { rows: got, .. }) = error.cause() else { panic!("{error}") };
+                assert!(*got == rows && rows < max_seq, "{rows} rows, {max_seq} slots: {error}");
             }
         }
     }

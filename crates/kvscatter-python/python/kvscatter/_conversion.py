@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvscatter._inspection import MergedBranch
+from kvscatter._inspection import MergedBranch, StackedCaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +192,8 @@ class Conversion:
         cost: The cost of the caches.
         files: The files of weights.
         merged: The branch of a merged decoder that was converted.
+        stacked: The inputs that had all layers, or None if there were none.
+        encoder_output: The path of the encoder, if one was written.
         narrow: The caches that got another type, or None.
     """
 
@@ -217,6 +219,8 @@ class Conversion:
     cost: StaticCost
     files: tuple[WeightFile, ...]
     merged: MergedBranch | None = None
+    stacked: StackedCaches | None = None
+    encoder_output: str | None = None
     narrow: NarrowCaches | None = None
 
 

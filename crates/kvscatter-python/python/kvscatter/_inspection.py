@@ -220,6 +220,34 @@ class MergedBranch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackedInput:
+    """An input that has all layers.
+
+    Attributes:
+        input: Its name.
+        output: The output that returns it with new rows, or None for a cross cache.
+        layers: The input of each layer that takes its place.
+    """
+
+    input: str
+    output: str | None
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedCaches:
+    """Caches that have all layers in one tensor.
+
+    Attributes:
+        offset: The input with the number of tokens so far.
+        inputs: The inputs that have all layers.
+    """
+
+    offset: str
+    inputs: tuple[StackedInput, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """The caches of a decoder, their cost, and what is wrong with them.
 
@@ -236,6 +264,7 @@ class Inspection:
         rings: The rings, once for each node that reads one.
         convert: What a conversion would make, or None if there is nothing to convert.
         merged: The branch of a merged decoder that was inspected.
+        stacked: The inputs that have all layers, or None if there are none.
         group_query_nodes: The nodes of ``GroupQueryAttention``, or None if there are none.
         tensorrt: The nodes that TensorRT refuses, or None without ``target="tensorrt"``.
     """
@@ -252,5 +281,6 @@ class Inspection:
     rings: tuple[CheckedRing, ...]
     convert: Advice | None
     merged: MergedBranch | None = None
+    stacked: StackedCaches | None = None
     group_query_nodes: GroupQueryNodes | None = None
     tensorrt: tuple[RefusedNode, ...] | None = None

@@ -111,8 +111,9 @@ def convert(
             before it, or with ``present`` in place of ``past_key_values`` or ``past`` at the beginning.
         keep_attention: Whether attention that consists of separate nodes is left as it is.
         onnxruntime: The oldest version of ONNX Runtime that must run the model without the plugin, such as ``"1.26"``.
-        encoder_output: The file of an encoder that computes all inputs that the decoder takes from one. It is made of
-            the exported encoder and the decoder of the first step in the folder of the model.
+        encoder_output: The file of an encoder that computes all inputs that the decoder takes from one. The exported
+            encoder is joined with the decoder of the first step, which is ``decoder_model.onnx`` in the folder of the
+            model, or the merged decoder.
         encoder: The exported encoder. The default is ``encoder_model.onnx``, or else ``encoder.onnx``, in the folder of
             the model.
         weights: Whether files of weights are copied or linked if the output is in another folder. The default is

@@ -67,6 +67,8 @@ from kvscatter._inspection import (
     MergedBranch,
     Node,
     RefusedNode,
+    StackedCaches,
+    StackedInput,
 )
 from kvscatter._verification import (
     BrokenRule,
@@ -126,6 +128,8 @@ __all__ = [
     "Runtime",
     "SampleSlots",
     "SlotRange",
+    "StackedCaches",
+    "StackedInput",
     "State",
     "StaticCost",
     "StoredRows",

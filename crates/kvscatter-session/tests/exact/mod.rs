@@ -1,6 +1,6 @@
 //! An engine whose logits are a hash of exactly the rows that a query sees, of their positions, of the states and of
-//! what an encoder has computed. So one wrong byte in one row, one wrong position or one hidden slot changes every later
-//! logit. [`Expected`] computes the same hashes from the tokens and the text alone, without caches.
+//! what an encoder has computed. So one wrong byte in one row, one wrong position or one hidden slot changes every
+//! later logit. [`Expected`] computes the same hashes from the tokens and the text alone, without caches.
 
 use std::panic::resume_unwind;
 use std::time::Duration;

@@ -54,8 +54,8 @@ impl Text {
     pub(crate) fn spoil(&mut self, r: &mut Random) {
         let is_mask = |at: &usize| self.outputs[*at].1.shape().len() == 2;
         let others: Vec<_> = (0..self.outputs.len()).filter(|at| !is_mask(at)).collect();
-        let at = r.pick(&others);
-        let (name, tensor) = &mut self.outputs[at];
+        let spoiled = r.pick(&others);
+        let (name, tensor) = &mut self.outputs[spoiled];
         match r.below(5) {
             0 => name.push_str(".of.another.model"),
             1 => *tensor = Tensor::zeros(ElementType::Int8, tensor.shape()).unwrap(),
@@ -69,7 +69,7 @@ impl Text {
                 self.outputs.push(again);
             }
             _ => {
-                self.outputs.swap_remove(at);
+                self.outputs.swap_remove(spoiled);
             }
         }
     }

@@ -186,7 +186,8 @@ impl Generate {
             generator.save_prompt(path);
         }
         generator.draft(self.draft);
-        self.encoder.encode(engine, &mut generator, LoadOptions { threads: options.threads })?;
+        let load = LoadOptions { threads: options.threads };
+        self.encoder.encode(engine, &mut generator, load, self.prefix.is_some())?;
         Ok(generator)
     }
 

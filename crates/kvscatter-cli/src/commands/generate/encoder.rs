@@ -12,7 +12,7 @@ use crate::files;
 
 #[derive(Debug, Args)]
 pub(super) struct EncoderArgs {
-    /// The encoder of an encoder-decoder, such as kvscatter convert --encoder-output writes it
+    /// The encoder of an encoder-decoder, such as the one that kvscatter convert --encoder-output writes
     #[arg(long, value_name = "FILE", requires = "encoder_input")]
     encoder: Option<PathBuf>,
 
@@ -23,14 +23,22 @@ pub(super) struct EncoderArgs {
 }
 
 impl EncoderArgs {
-    /// Runs the encoder, and lets the generator attend to its outputs.
+    /// Runs the encoder, and lets the generator attend to its outputs. `is_continued` means that the prompts follow a
+    /// saved one.
     pub(super) fn encode(
         &self,
         engine: &dyn Engine,
         generator: &mut Generator,
         options: LoadOptions,
+        is_continued: bool,
     ) -> Result<(), CommandError> {
-        let Some(path) = &self.encoder else { return Ok(()) };
+        let Some(path) = &self.encoder else {
+            // A saved prompt may have what an encoder has computed.
+            return match generator.interface().encoder.first().filter(|_| !is_continued) {
+                Some(port) => Err(CommandError::NoEncoder { input: port.name.clone() }),
+                None => Ok(()),
+            };
+        };
         unique("--encoder-input", self.encoder_input.iter().map(|input| &input.name))?;
         let mut encoder = Encoder::open(engine, path, generator.interface(), options)?;
         let mut inputs = Vec::new();
