@@ -520,7 +520,12 @@ impl FeedPort {
             InputRole::SeqlensK => Purpose::SeqlensK,
             InputRole::TotalSequenceLength => Purpose::TotalLength,
             InputRole::Unread => Purpose::Unread,
-            InputRole::Past(_) | InputRole::State(_) | InputRole::Encoder(_) | InputRole::Other => {
+            // A session has no ids of blocks.
+            InputRole::BlockIds
+            | InputRole::Past(_)
+            | InputRole::State(_)
+            | InputRole::Encoder(_)
+            | InputRole::Other => {
                 return Err(SessionError::InputUnknown { input: value.name.to_owned() });
             }
         };

@@ -93,21 +93,32 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
         checked.map_err(|error| self.naming_input(error))
     }
 
-    /// Names the input without a role from which a mask is computed, if that is why the mask is not known.
+    /// Names the input without a role from which a mask is computed, if that is why the mask is not known. Names the
+    /// input with the ids of blocks if a mask that is computed from it follows no rule.
     fn naming_input(&self, error: OnnxError) -> OnnxError {
-        if !matches!(error.cause(), Some(ConvertRefusal::MaskUnknown)) {
-            return error;
-        }
+        let (role, refusal): (_, &dyn Fn(String) -> ConvertRefusal) = match error.cause() {
+            Some(ConvertRefusal::MaskUnknown) => {
+                (InputRole::Other, &|input| ConvertRefusal::MaskInput { input })
+            }
+            Some(&ConvertRefusal::Visibility { position, slot, hidden, .. }) => {
+                (InputRole::BlockIds, &move |input| ConvertRefusal::MaskBlocks {
+                    input,
+                    position,
+                    slot,
+                    hidden,
+                })
+            }
+            _ => return error,
+        };
         let OnnxError::InNode { node, .. } = &error else { return error };
         let of_sites = self.sites.sites.iter().flat_map(Site::masks);
         let of_sites = of_sites.filter(|mask| mask.node.index() == node.index).filter_map(Mask::value);
         let nodes = self.attentions.nodes.iter().filter(|attention| attention.node.index() == node.index);
         let sources = self.decoder.sources(of_sites.chain(nodes.filter_map(AttentionNode::mask)));
-        let is_unknown =
-            |input: &&Input<'_>| input.role == InputRole::Other && sources.contains(input.value.name);
-        let Some(input) = self.decoder.inputs.iter().find(is_unknown) else { return error };
-        let (input, node) = (input.value.name.to_owned(), node.clone());
-        OnnxError::InNode { node, cause: Box::new(ConvertRefusal::MaskInput { input }.into()) }
+        let is_source = |input: &&Input<'_>| input.role == role && sources.contains(input.value.name);
+        let Some(input) = self.decoder.inputs.iter().find(is_source) else { return error };
+        let (refusal, node) = (refusal(input.value.name.to_owned()), node.clone());
+        OnnxError::InNode { node, cause: Box::new(refusal.into()) }
     }
 
     fn checked_masks(&mut self) -> Result<Vec<Lane<'m>>, OnnxError> {
@@ -128,6 +139,9 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
         // Exporters count slots or real tokens. Padding between two tokens shows which.
         if self.padding == Padding::Anywhere {
             self.rules_mut().for_each(CandidateRules::add_token_counting);
+        }
+        if self.inputs.have_blocks() {
+            self.rules_mut().for_each(CandidateRules::add_blocks);
         }
         let Self { graph, external, inputs, max_seq, probes, sites, attentions, .. } = self;
         let mut lanes = Vec::new();

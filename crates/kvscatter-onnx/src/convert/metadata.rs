@@ -8,7 +8,7 @@ use super::probes::Padding;
 use super::report::NarrowCaches;
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
-use super::rule::{Added, Bias, Rule};
+use super::rule::{Added, Bias, Blocks, Rule};
 use crate::RuntimeVersion;
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::proto::{ModelProto, metadata, set_metadata};
@@ -70,6 +70,22 @@ pub(super) fn write(
             "visibility",
             &format!(
                 "{linear}slot j is visible to new token i of sample b if and only if j <= {write_indices}[b] + i{real}"
+            ),
+        );
+    }
+    let ids = decoder.input(InputRole::BlockIds).map(|ids| ids.name);
+    if let Some(ids) = ids.filter(|_| exported.rules().any(|rule| rule.blocks.is_some())) {
+        let in_window = match exported.rules().any(|rule| rule.blocks == Some(Blocks::InWindow)) {
+            true => ", and is not before the window of its layer",
+            false => "",
+        };
+        let real = mask.map(|mask| format!(" and {mask}[b, j] is not 0")).unwrap_or_default();
+        set(
+            "blocks",
+            &format!(
+                "{ids}: [batch, {max_seq}], the id of the block of the token in each slot, and -1 for text and empty \
+                 slots. Slot j is also visible to a token that has its id in layers with blocks, if the id is at least \
+                 0{in_window}{real}. Feed all tokens of a block in one step"
             ),
         );
     }

@@ -79,7 +79,7 @@ impl<'m> Subject<'_, 'm> {
         // The mask of static caches has an element for each slot.
         let is_static = self.decoder.caches.iter().all(Cache::is_static);
         let probe = if is_static { probe.ending(max_seq) } else { probe };
-        probe.feed(&inputs, &mut fold)?;
+        inputs.with_blocks(probe).feed(&inputs, &mut fold)?;
         Ok(fold)
     }
 }

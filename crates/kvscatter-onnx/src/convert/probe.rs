@@ -24,6 +24,16 @@ pub(super) const LAST: usize = 3;
 /// The number of positions of the encoder in a probe, if the model does not fix it.
 pub(super) const ENCODER_LENGTH: usize = 14;
 
+/// The ids of blocks in samples of a probe. Each row repeats. The rows have text, blocks next to each other, ids that
+/// occur again after other tokens, ids in descending order, one block of all tokens, and ids that narrow types confuse.
+pub(super) const BLOCKS: [&[i64]; 5] = [
+    &[-1, 0, 0, -1, 1, 1, 1, 2, 2, -1, -1],
+    &[3, 3, 2, 2, 2, 1, 0, 0, 5],
+    &[0, -1, -1, 0, 0, 4, 4, -1, 4, 7, 7, 0, -1],
+    &[6],
+    &[16_777_217, 16_777_216, 0, 65_536, 65_536, 256],
+];
+
 /// A step in which every sample has `past` cached tokens and `new` new tokens. `padding` marks the tokens that are not
 /// real.
 #[derive(Clone, Debug)]
@@ -33,6 +43,8 @@ pub(super) struct Probe {
     pub(super) new: usize,
     /// Whether each token is padding, `[batch, past + new]` in row-major order. It is empty if all tokens are real.
     padding: Vec<bool>,
+    /// The id of the block of each token, `[batch, past + new]` in row-major order. It is empty if all tokens are text.
+    blocks: Vec<i64>,
 }
 
 /// How the distance between two slots is counted.
@@ -76,7 +88,7 @@ struct SizedInput<'m> {
 impl Probe {
     /// Creates a probe in which all tokens are real.
     pub(super) fn new(batch: usize, past: usize, new: usize) -> Self {
-        Self { batch, past, new, padding: Vec::new() }
+        Self { batch, past, new, padding: Vec::new(), blocks: Vec::new() }
     }
 
     /// Returns the probe with another number of cached tokens, so that it ends with this many tokens.
@@ -111,6 +123,21 @@ impl Probe {
             }
         }
         self
+    }
+
+    /// Gives the tokens of each sample the ids of their blocks. The rows repeat if there are fewer rows than samples,
+    /// and each row repeats up to the number of tokens.
+    pub(super) fn in_blocks(mut self, rows: &[&[i64]]) -> Self {
+        let total = self.total();
+        let rows = rows.iter().cycle().take(self.batch);
+        self.blocks = rows.flat_map(|row| row.iter().copied().cycle().take(total)).collect();
+        self
+    }
+
+    /// Returns `true` if two slots contain tokens of one block.
+    pub(super) fn share_block(&self, sample: usize, slots: [usize; 2]) -> bool {
+        let [first, second] = slots.map(|slot| self.inputs().block(sample, slot));
+        first == second && first >= 0
     }
 
     /// Returns the number of slots in use after this step.
@@ -176,7 +203,7 @@ impl Probe {
                 length => self.size(length),
             };
             let shape = match role {
-                InputRole::AttentionMask => vec![self.batch, slots.max_seq],
+                InputRole::AttentionMask | InputRole::BlockIds => vec![self.batch, slots.max_seq],
                 _ => lengths.iter().map(size).collect(),
             };
             let data = self.values(*role, element, &shape, slots.max_seq);
@@ -230,11 +257,13 @@ impl Probe {
         }
     }
 
-    /// Returns the elements of an input in this step, or `None` if the decoder gives them no meaning. A mask is
-    /// `[batch, slots]`.
+    /// Returns the elements of an input in this step, or `None` if the decoder gives them no meaning. A mask and ids of
+    /// blocks are `[batch, slots]`.
     fn values(&self, role: InputRole, element: ElementType, shape: &[usize], slots: usize) -> Option<Values> {
         match role {
-            InputRole::AttentionMask => self.inputs().values(role, element, &[self.batch, slots]),
+            InputRole::AttentionMask | InputRole::BlockIds => {
+                self.inputs().values(role, element, &[self.batch, slots])
+            }
             InputRole::PositionIds if *shape == [self.batch, self.new] => {
                 self.inputs().values(role, element, shape)
             }
@@ -244,7 +273,7 @@ impl Probe {
 
     fn inputs(&self) -> StepInputs<'_> {
         let step = Step { past: self.past, new: self.new };
-        StepInputs { padding: &self.padding, ..step.inputs() }
+        StepInputs { padding: &self.padding, blocks: &self.blocks, ..step.inputs() }
     }
 }
 
@@ -323,6 +352,16 @@ impl<'m> Inputs<'m> {
     /// model leaves them open.
     pub(super) fn probe(&self, samples: usize, past: usize, new: usize) -> Probe {
         Probe::new(self.batch().unwrap_or(samples), past, self.new_tokens().unwrap_or(new))
+    }
+
+    /// Returns `true` if the decoder takes the ids of blocks.
+    pub(super) fn have_blocks(&self) -> bool {
+        self.inputs.iter().any(|input| input.role == InputRole::BlockIds)
+    }
+
+    /// Puts tokens of a probe in blocks, if the decoder takes their ids.
+    pub(super) fn with_blocks(&self, probe: Probe) -> Probe {
+        if self.have_blocks() { probe.in_blocks(&BLOCKS) } else { probe }
     }
 
     fn named(&self, name: &str) -> Option<&SizedInput<'m>> {
@@ -412,7 +451,7 @@ fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Ve
         }
         InputRole::TokenIds | InputRole::PositionIds => by_token(DimRole::New),
         InputRole::Embeddings => vec![Some(DimRole::Batch), Some(DimRole::New), None],
-        InputRole::AttentionMask => by_token(DimRole::Total),
+        InputRole::AttentionMask | InputRole::BlockIds => by_token(DimRole::Total),
         _ => Vec::new(),
     }
 }

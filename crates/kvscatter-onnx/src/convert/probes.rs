@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::probe::{Inputs, LAST, Probe, SAMPLES};
+use super::probe::{BLOCKS, Inputs, LAST, Probe, SAMPLES};
 use crate::fold::MAX_VALUES;
 
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
@@ -28,6 +28,7 @@ pub(super) enum Padding {
 ///
 /// * Prefill, chunks, and padding on the left, on the right and in between.
 /// * Padding on both sides of where each window begins.
+/// * Blocks, if the decoder takes their ids: in the step, in the past, across both, and across where windows begin.
 /// * A long prefill, the middle of the capacity, and the end of the capacity in chunks and by one token.
 ///   These find windows, thresholds and tables that end. The last probe is the longest.
 ///
@@ -75,10 +76,30 @@ pub(super) fn probes(
         probe(max_seq / 2, 2),
         probe(max_seq.saturating_sub(LAST), LAST),
     ]);
+    if inputs.have_blocks() {
+        let sizes = [(0, 4), (6, 3), (2, 7), (4, 9), (0, 13), (max_seq / 2, 2)];
+        let at_windows = windows.iter().map(|window| (window.saturating_add(BESIDE), 3));
+        let mut several: Vec<_> =
+            sizes.into_iter().chain(at_windows).map(|(past, new)| probe(past, new)).collect();
+        several.extend([ending(max_seq.min(LONG), LONG), ending(max_seq, LAST)]);
+        if padding == Padding::Anywhere {
+            several.extend(ending(9, 6).each_padded(&once([0..2, 3..5, 8..9, 1..7])));
+        }
+        probes.extend(several.iter().flat_map(in_all_blocks));
+    }
     // A probe with more tokens than slots cannot occur.
     probes.retain(|probe| probe.total() <= max_seq);
     probes.push(inputs.probe(1, 0, 1).ending(max_seq));
     probes
+}
+
+/// Returns probes of this size whose samples together have all rows of ids of blocks.
+fn in_all_blocks(probe: &Probe) -> Vec<Probe> {
+    let rotated = (0..BLOCKS.len()).step_by(probe.batch.max(1)).map(|first| {
+        let rows: Vec<_> = BLOCKS.iter().cycle().skip(first).take(BLOCKS.len()).copied().collect();
+        probe.clone().in_blocks(&rows)
+    });
+    rotated.collect()
 }
 
 /// Returns the padding of samples that are padded in one place.

@@ -124,12 +124,19 @@ pub enum ConvertRefusal {
     /// The mask depends on more than shapes and the attention mask.
     #[error("the mask depends on more than the lengths and the attention mask")]
     MaskUnknown,
-    /// The mask depends on an input whose values are not known, such as the ids of blocks of image tokens.
+    /// The mask depends on an input whose values are not known, such as the types of tokens.
     #[error(
-        "the mask depends on input {input:?}, and only masks of lengths and of attention_mask are converted: blocks of \
-         tokens that see each other and prefixes also need the ids of cached tokens"
+        "the mask depends on input {input:?}, and only masks of lengths, of attention_mask and of block_sequence_ids are \
+         converted"
     )]
     MaskInput { input: String },
+    /// The mask uses ids of blocks in another way than to show the tokens of one block to each other.
+    #[error(
+        "the mask is computed from input {input:?}, and {} slot {slot} from the token at {position}: besides causal \
+         attention and windows, a token may only see the real tokens with its id, if the id is at least 0",
+        if *.hidden { "hides" } else { "does not hide" }
+    )]
+    MaskBlocks { input: String, position: usize, slot: usize, hidden: bool },
     /// The mask hides a slot that the [rule](crate::convert) shows, or shows one that the rule hides.
     #[error(
         "the mask {} slot {slot} from the token at {position}{}: only causal attention is converted, over all real \

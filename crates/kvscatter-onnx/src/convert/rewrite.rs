@@ -56,6 +56,10 @@ pub(super) fn rewrite<'m>(
             rewriter.editor.drop_unread(mask);
         }
     }
+    if let Some(ids) = exported.decoder.input(InputRole::BlockIds).map(|ids| ids.name) {
+        rewriter.editor.set_dims(ids, &[rewriter.batch, Dimension::Known(exported.max_seq)])?;
+        rewriter.editor.drop_unread(ids);
+    }
     for input in exported.decoder.inputs.iter().filter(|input| exported.decoder.is_unread(input.value.name)) {
         rewriter.editor.drop_unread(input.value.name);
     }
@@ -111,7 +115,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &AttentionSites<'_>
     {
         let hides = at == site.hiding();
         let bias = site.rule().bias.as_ref().filter(|_| at == site.rules.biased);
-        let rule = Rule { window: site.rule().window, bias: bias.cloned() };
+        let rule = Rule { bias: bias.cloned(), ..site.rule().clone() };
         let place = places.entry(mask.node.index()).or_insert_with(|| (hides, rule.clone()));
         if *place != (hides, rule) {
             return Err(mask.node.error(ConvertRefusal::SharedMask { value: mask.output.to_owned() }));
@@ -141,7 +145,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &AttentionSites<'_>
         // row NaN, and the next layer would write NaN into its cache.
         let filler = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
-        let visible = rewriter.visible(mask.layout, site.rule().window)?;
+        let visible = rewriter.visible(mask.layout, site.rule())?;
         rewriter.editor.add(NewNode::new("Where", &[&visible, &biased, &filler]).outputs(&[mask.output]));
     }
     for (output, scores) in passed {

@@ -9,7 +9,7 @@ use super::attention::ScoresLayout;
 use super::caches::{AXIS, RANK};
 use super::probe::{Distance, Inputs};
 use super::ring::Slots;
-use super::rule::Window;
+use super::rule::{Blocks, Rule, Window};
 
 use super::probes::Padding;
 use crate::decoder::{Decoder, InputRole};
@@ -125,15 +125,11 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
 
     /// Adds the visibility of slots for scores of this layout: bool `[batch, 1.., new tokens, slots]`, or
     /// `[batch * heads, new tokens, slots]`. Returns the name.
-    pub(super) fn visible(
-        &mut self,
-        layout: ScoresLayout,
-        window: Option<Window>,
-    ) -> Result<String, OnnxError> {
+    pub(super) fn visible(&mut self, layout: ScoresLayout, rule: &Rule) -> Result<String, OnnxError> {
         match layout {
-            ScoresLayout::Separate { rank } => self.visible_at_rank(rank, window),
+            ScoresLayout::Separate { rank } => self.visible_at_rank(rank, rule),
             ScoresLayout::Merged { heads } => {
-                let visible = self.visible_at_rank(RANK, window)?;
+                let visible = self.visible_at_rank(RANK, rule)?;
                 let shape = self.editor.ints(&[1, signed(heads), 1, 1])?;
                 let repeated = self.shared("Expand", &[&visible, &shape])?;
                 let merged = self.editor.merge_heads(&repeated)?;
@@ -142,10 +138,11 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         }
     }
 
-    fn visible_at_rank(&mut self, rank: usize, window: Option<Window>) -> Result<String, OnnxError> {
-        let visible = match window {
-            None => self.visible_to_tokens()?,
-            Some(window) => self.visible_in_window(window)?,
+    fn visible_at_rank(&mut self, rank: usize, rule: &Rule) -> Result<String, OnnxError> {
+        let visible = match (rule.blocks, rule.window) {
+            (Some(blocks), window) => self.visible_with_blocks(blocks, window)?,
+            (None, None) => self.visible_to_tokens()?,
+            (None, Some(window)) => self.visible_in_window(window)?,
         };
         let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
         if heads.is_empty() {
@@ -158,28 +155,81 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// Adds the nodes that compute the rule of visibility. They state the rule again, because a runtime evaluates
     /// them. A test of `masks.rs` compares them with the rule.
     fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
-        let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
-        let causal = self.shared("LessOrEqual", &[&slots, &positions])?;
-        let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
-            return Ok(causal);
-        };
-        let real = self.editor.shared(NewNode::cast(mask, ElementType::Bool))?;
-        let one = self.editor.ints(&[1])?;
-        let real = self.shared("Unsqueeze", &[&real, &one])?;
-        self.shared("And", &[&causal, &real])
+        let causal = self.causal()?;
+        self.and_real(causal)
     }
 
     /// Adds the nodes that also hide what is before the window of a token.
     fn visible_in_window(&mut self, window: Window) -> Result<String, OnnxError> {
         let visible = self.visible_to_tokens()?;
+        let near = self.near(window)?;
+        self.shared("And", &[&visible, &near])
+    }
+
+    /// Adds the nodes that also show the tokens of a token's block.
+    fn visible_with_blocks(&mut self, blocks: Blocks, window: Option<Window>) -> Result<String, OnnxError> {
+        let (causal, block) = (self.causal()?, self.in_block()?);
+        let near = window.map(|window| self.near(window)).transpose()?;
+        let shown = match (near, blocks) {
+            (None, _) => self.shared("Or", &[&causal, &block])?,
+            (Some(near), Blocks::Whole) => {
+                let causal = self.shared("And", &[&causal, &near])?;
+                self.shared("Or", &[&causal, &block])?
+            }
+            (Some(near), Blocks::InWindow) => {
+                let shown = self.shared("Or", &[&causal, &block])?;
+                self.shared("And", &[&shown, &near])?
+            }
+        };
+        self.and_real(shown)
+    }
+
+    /// Adds which slots are up to that of each token, `[batch, new tokens, slots]`.
+    fn causal(&mut self) -> Result<String, OnnxError> {
+        let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
+        self.shared("LessOrEqual", &[&slots, &positions])
+    }
+
+    /// Hides the slots without a real token.
+    fn and_real(&mut self, shown: String) -> Result<String, OnnxError> {
+        let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
+            return Ok(shown);
+        };
+        let real = self.editor.shared(NewNode::cast(mask, ElementType::Bool))?;
+        let one = self.editor.ints(&[1])?;
+        let real = self.shared("Unsqueeze", &[&real, &one])?;
+        self.shared("And", &[&shown, &real])
+    }
+
+    /// Adds which slots have the id of each token's slot, and one of at least 0, `[batch, new tokens, slots]`.
+    fn in_block(&mut self) -> Result<String, OnnxError> {
+        let input = self.decoder.input(InputRole::BlockIds).map(|ids| (ids.name, ids.element));
+        let (ids, element) = input.unwrap_or(("", ElementType::Int64));
+        let ids = match element {
+            ElementType::Int64 => ids.to_owned(),
+            _ => self.editor.shared(NewNode::cast(ids, ElementType::Int64))?,
+        };
+        let positions = self.positions()?;
+        let own = NewNode::new("GatherElements", &[&ids, &positions]).int("axis", 1);
+        let own = self.editor.shared(own)?;
+        let (second, last) = (self.editor.ints(&[1])?, self.editor.ints(&[2])?);
+        let own = self.shared("Unsqueeze", &[&own, &last])?;
+        let of_slots = self.shared("Unsqueeze", &[&ids, &second])?;
+        let is_same = self.shared("Equal", &[&own, &of_slots])?;
+        let least = self.editor.scalar_i64(0)?;
+        let is_block = self.shared("GreaterOrEqual", &[&own, &least])?;
+        self.shared("And", &[&is_same, &is_block])
+    }
+
+    /// Adds which slots are not before the window of each token.
+    fn near(&mut self, window: Window) -> Result<String, OnnxError> {
         let Places { slots, tokens, element } = self.places(window.distance)?;
         let size = match element {
             ElementType::Int64 => self.editor.scalar_i64(signed(window.size))?,
             element => self.editor.float(element, to_float(window.size))?,
         };
         let before = self.shared("Sub", &[&tokens, &size])?;
-        let near = self.shared("Greater", &[&slots, &before])?;
-        self.shared("And", &[&visible, &near])
+        self.shared("Greater", &[&slots, &before])
     }
 
     /// Adds the places whose differences are distances.

@@ -12,6 +12,8 @@ use crate::fold::{int_to_float, signed};
 pub(super) struct Rule {
     /// The window, or `None` if a token sees all real tokens before it.
     pub(super) window: Option<Window>,
+    /// How tokens of a block see each other, or `None` if blocks make no difference.
+    pub(super) blocks: Option<Blocks>,
     /// What is added to the scores of visible slots, or `None` if nothing is.
     pub(super) bias: Option<Bias>,
 }
@@ -22,6 +24,15 @@ pub(super) struct Window {
     /// The number of slots or real tokens that a token sees, itself included.
     pub(super) size: usize,
     pub(super) distance: Distance,
+}
+
+/// The tokens of its block that a token sees. Tokens after it are among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocks {
+    /// All of them.
+    Whole,
+    /// Those that are not before the window.
+    InWindow,
 }
 
 /// A bias that depends on the head and on the distance of a slot from the token.
@@ -72,16 +83,26 @@ impl Rule {
         visible.zip(distances).map(|(visible, distance)| visible.then_some(distance)).collect()
     }
 
-    /// Returns which slots a new token sees: those of real tokens, up to its own and within its window.
+    /// Returns which slots a new token sees: those of real tokens, up to its own and within its window, and those of
+    /// its block.
     pub(super) fn visible(&self, probe: &Probe, sample: usize, token: usize) -> Vec<bool> {
         let causal = Visibility::new(Mode::Linear, probe.total()).causal();
         let rule = self.window.map_or(causal, |window| causal.window(window.size));
         let places = probe.places(sample, self.window.map_or(Distance::Slots, |window| window.distance));
         let tokens = signed(probe.total());
-        let seen = places.get(probe.slot_of(token)).map(|&own| rule.positions(tokens, own));
-        let is_seen = |place| seen.as_ref().is_some_and(|seen| seen.contains(place));
+        let own = probe.slot_of(token);
+        let Some(seen) = places.get(own).map(|&own| rule.positions(tokens, own)) else { return Vec::new() };
+        let shows_block = |slot, place: i64| {
+            let reaches = match self.blocks {
+                None => false,
+                Some(Blocks::Whole) => true,
+                Some(Blocks::InWindow) => place >= seen.start,
+            };
+            reaches && probe.share_block(sample, [own, slot])
+        };
+        let is_seen = |slot, place| seen.contains(&place) || shows_block(slot, place);
         let slots = places.iter().enumerate();
-        slots.map(|(slot, place)| is_seen(place) && probe.is_real(sample, slot)).collect()
+        slots.map(|(slot, &place)| is_seen(slot, place) && probe.is_real(sample, slot)).collect()
     }
 
     /// Returns the distance of each slot from a new token, for visible and hidden slots. Slots before the token have
@@ -121,19 +142,31 @@ impl CandidateRules {
     pub(super) fn add_token_counting(&mut self) {
         let distance = Distance::Tokens;
         let mut rules: Vec<Rule> = Vec::new();
-        for Rule { window, bias } in std::iter::once(&self.first).chain(&self.others) {
+        for Rule { window, blocks, bias } in std::iter::once(&self.first).chain(&self.others) {
             let windows = [*window, window.map(|window| Window { distance, ..window })];
             let biases = [bias.clone(), bias.clone().map(|bias| Bias { distance, ..bias })];
             for (window, bias) in
                 windows.iter().flat_map(|window| biases.iter().map(move |bias| (window, bias)))
             {
-                let rule = Rule { window: *window, bias: bias.clone() };
+                let rule = Rule { window: *window, blocks: *blocks, bias: bias.clone() };
                 if !rules.contains(&rule) {
                     rules.push(rule);
                 }
             }
         }
         self.others = rules.into_iter().skip(1).collect();
+    }
+
+    /// Adds the rules in which tokens of a block see each other. A rule with a bias stays alone.
+    pub(super) fn add_blocks(&mut self) {
+        let rules = std::iter::once(&self.first).chain(&self.others).filter(|rule| rule.bias.is_none());
+        let in_blocks = |rule: &Rule| {
+            let reaches = [Some(Blocks::Whole), rule.window.map(|_| Blocks::InWindow)];
+            let rule = rule.clone();
+            reaches.into_iter().flatten().map(move |blocks| Rule { blocks: Some(blocks), ..rule.clone() })
+        };
+        let added: Vec<_> = rules.flat_map(in_blocks).collect();
+        self.others.extend(added);
     }
 
     /// Keeps the rules that a check accepts.

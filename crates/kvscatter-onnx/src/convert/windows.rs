@@ -24,6 +24,9 @@ pub enum LinearReason {
     /// Attention adds a bias to its scores.
     #[error("its attention adds a bias (ALiBi), which is not supported in a ring")]
     Bias,
+    /// Tokens of a block see each other.
+    #[error("tokens of its attention see later tokens of their blocks, which is not supported in a ring")]
+    Blocks,
     /// The cache is not read by `Attention` nodes with this window alone.
     #[error("only Attention nodes with one window can read a ring")]
     Reader,
@@ -72,6 +75,7 @@ impl Rings {
             let ring = RingSize::new(window, chunk.unwrap_or(window.min(CHUNK)).max(least_chunk), rewind);
             Some(match ring.capacity {
                 _ if rule.bias.is_some() => Err(LinearReason::Bias),
+                _ if rule.blocks.is_some() => Err(LinearReason::Blocks),
                 slots if slots >= max_seq => Err(LinearReason::NotSmaller { ring: slots, max_seq }),
                 _ => Ok(ring),
             })

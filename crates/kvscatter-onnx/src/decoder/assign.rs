@@ -129,11 +129,12 @@ pub(super) fn assign<'m>(
 /// A role, the name that exporters give to inputs of the role, and whether an input has a fitting type and shape.
 type Name = (InputRole, &'static str, fn(&ValueInfo<'_>) -> bool);
 
-const NAMES: [Name; 6] = [
+const NAMES: [Name; 7] = [
     (InputRole::TokenIds, "input_ids", is_integer),
     (InputRole::Embeddings, "inputs_embeds", is_vectors),
     (InputRole::PositionIds, "position_ids", is_integer),
     (InputRole::AttentionMask, "attention_mask", is_by_slot),
+    (InputRole::BlockIds, "block_sequence_ids", |value| is_integer(value) && is_by_slot(value)),
     (InputRole::WriteIndices, "write_indices", is_per_sample),
     (InputRole::NonpadKvSeqlen, "nonpad_kv_seqlen", is_per_sample),
 ];

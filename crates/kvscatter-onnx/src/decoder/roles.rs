@@ -21,8 +21,8 @@ pub struct Input<'m> {
 ///
 /// An input has a role if an operator such as `TensorScatter`, `RotaryEmbedding` or `GroupQueryAttention` takes it in
 /// this role, or if it has the name that exporters use for the role (`input_ids`, `inputs_embeds`, `position_ids`,
-/// `attention_mask`, `write_indices`, `nonpad_kv_seqlen`) and a fitting type and shape. If neither gives a role, the
-/// graph can prove one:
+/// `attention_mask`, `block_sequence_ids`, `write_indices`, `nonpad_kv_seqlen`) and a fitting type and shape. If
+/// neither gives a role, the graph can prove one:
 ///
 /// - Token ids pick rows of a table with a row for each token of the vocabulary, or are the only input that picks rows.
 /// - Embeddings are the only floats of rank 3 with as many rows as the logits, if no input has token ids.
@@ -44,6 +44,9 @@ pub enum InputRole {
     /// The mask that marks the real tokens, `[batch, past + new]` or `[batch, capacity]`, or a mask that is
     /// added to the scores.
     AttentionMask,
+    /// The id of the block of each token, `[batch, past + new]` or `[batch, capacity]`. Tokens with the same id see
+    /// each other, such as those of an image. The id of text is -1.
+    BlockIds,
     /// The position of each token in its sequence.
     PositionIds,
     /// The position of the first new token, or of each, `[]` or `[new]`, which all samples share. Scatters compute

@@ -21,6 +21,8 @@ pub(crate) struct StepInputs<'p> {
     pub(crate) step: Step,
     /// Whether each token is padding, `[batch, past + new]` in row-major order. It is empty if all tokens are real.
     pub(crate) padding: &'p [bool],
+    /// The id of the block of each token, `[batch, past + new]` in row-major order. It is empty if all tokens are text.
+    pub(crate) blocks: &'p [i64],
     /// Whether masks mark the slots that have no token after the step.
     pub(crate) marks_unused: bool,
 }
@@ -33,20 +35,29 @@ impl Step {
 
     /// Returns the inputs of a step in which all tokens are real.
     pub(crate) fn inputs(self) -> StepInputs<'static> {
-        StepInputs { step: self, padding: &[], marks_unused: false }
+        StepInputs { step: self, padding: &[], blocks: &[], marks_unused: false }
     }
 }
 
 impl StepInputs<'_> {
     /// Returns `true` if a slot of a sample contains a real token.
     pub(crate) fn is_real(&self, sample: usize, slot: usize) -> bool {
-        let total = self.step.total();
-        let at = sample.saturating_mul(total).saturating_add(slot);
-        slot < total && !self.padding.get(at).copied().unwrap_or_default()
+        slot < self.step.total() && !self.padding.get(self.place(sample, slot)).copied().unwrap_or_default()
+    }
+
+    /// Returns the place of a token in `padding` and `blocks`.
+    fn place(&self, sample: usize, slot: usize) -> usize {
+        sample.saturating_mul(self.step.total()).saturating_add(slot)
+    }
+
+    /// Returns the id of the block of a token, or -1 for text and for slots that are not in use.
+    pub(crate) fn block(&self, sample: usize, slot: usize) -> i64 {
+        let block = self.blocks.get(self.place(sample, slot)).copied();
+        block.filter(|_| slot < self.step.total()).unwrap_or(-1)
     }
 
     /// Returns the elements of an input. Its first axis has the samples. The last axis has the new tokens if the input
-    /// contains positions, and the slots if it contains a mask.
+    /// contains positions, and the slots if it contains a mask or ids of blocks.
     ///
     /// Returns `None` if this module has no rule for the role, or if the input would have more than [`MAX_VALUES`]
     /// elements.
@@ -70,6 +81,7 @@ impl StepInputs<'_> {
             InputRole::PositionIds => self.position(sample, past.saturating_add(index)),
             InputRole::AttentionMask if index < total => self.is_real(sample, index).into(),
             InputRole::AttentionMask => self.marks_unused.into(),
+            InputRole::BlockIds => self.block(sample, index),
             _ => return None,
         })
     }
@@ -120,6 +132,7 @@ mod tests {
             (InputRole::PositionIds, &[2], &[3, 4]),
             (InputRole::AttentionMask, &[1, 6], &[1, 1, 1, 1, 1, 0]),
             (InputRole::AttentionMask, &[0, 6], &[]),
+            (InputRole::BlockIds, &[1, 6], &[-1; 6]),
         ] {
             assert_eq!(inputs.values(role, INT64, shape), Some(Values::Ints(numbers.to_vec())), "{role:?}");
         }
@@ -140,5 +153,13 @@ mod tests {
         assert_eq!(mask, Values::Ints(vec![0, 1, 1, 1, 0, 1, 1, 0, 1, 0]));
         let positions = inputs.values(InputRole::PositionIds, INT64, &[2, 2]).unwrap();
         assert_eq!(positions, Values::Ints(vec![1, 2, 1, 2]));
+    }
+
+    #[test]
+    fn slots_without_a_token_have_the_id_of_text() {
+        let blocks = [-1, 0, 0, 1, 7, 7, -1, 2];
+        let inputs = StepInputs { blocks: &blocks, ..Step { past: 2, new: 2 }.inputs() };
+        let ids = inputs.values(InputRole::BlockIds, INT64, &[2, 5]).unwrap();
+        assert_eq!(ids, Values::Ints(vec![-1, 0, 0, 1, -1, 7, 7, -1, 2, -1]));
     }
 }

@@ -67,7 +67,7 @@ impl<'m> TrialSetup<'_, 'm> {
         }
         let counts = |input: &Input<'_>| match input.role {
             InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds => Counts::New,
-            InputRole::AttentionMask => Counts::Total,
+            InputRole::AttentionMask | InputRole::BlockIds => Counts::Total,
             _ if input.value.name == tried.value.name => counts,
             _ => Counts::Nothing,
         };

@@ -118,7 +118,7 @@ impl<'m> Evaluation<'_, 'm> {
                 *open.last_mut()? = step.new;
                 numbers(step, &open)
             }
-            InputRole::AttentionMask if rank == 2 => {
+            InputRole::AttentionMask | InputRole::BlockIds if rank == 2 => {
                 numbers(step, &[1, if convention.has_mask_of_slots { capacity } else { total }])
             }
             InputRole::Past(cache) => {

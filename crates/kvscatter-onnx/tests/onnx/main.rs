@@ -1,6 +1,7 @@
 //! Tests files, models and their evaluation, valid and invalid.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests may fail as tests do")]
 
+mod blocks;
 mod cache_path;
 mod convert;
 mod declared;

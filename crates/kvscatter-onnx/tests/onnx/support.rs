@@ -236,6 +236,30 @@ pub(crate) fn llama_with_window(window: i64, [own, slots]: [&str; 2]) -> Model {
     model
 }
 
+/// Returns a decoder with a window of 4 slots in which tokens of a block see each other. `shown` computes the visible
+/// slots from `causal`, `near` and `block`.
+pub(crate) fn llama_with_blocks(shown: &str) -> Model {
+    let mut model = llama_with_window(4, BY_SLOTS);
+    let nodes = format!(
+        "causal = LessOrEqual(columns, rows)
+        ids = Slice(block_sequence_ids, new, [{end}], [1])
+        own = Unsqueeze(ids, [2])
+        block = And(Equal(own, Unsqueeze(block_sequence_ids, [1])), GreaterOrEqual(own, 0))
+        blocks = Unsqueeze({shown}, [1])",
+        end = i64::MAX
+    );
+    let graph = graph_mut(&mut model);
+    let place = maker(graph, "windowed");
+    "blocks".clone_into(&mut graph.node[place].input[1]);
+    for attention in nodes_mut(graph, "Attention") {
+        attention.attribute.retain(|attribute| attribute.name.as_deref() != Some("is_causal"));
+    }
+    let mask = graph.input.iter().find(|input| input.name.as_deref() == Some("attention_mask")).unwrap();
+    graph.input.push(ValueInfoProto { name: Some("block_sequence_ids".to_owned()), ..mask.clone() });
+    insert(&mut model, place, Nodes::parse(&nodes));
+    model
+}
+
 /// Returns the place of the first node of an operator.
 pub(crate) fn first(graph: &GraphProto, op_type: &str) -> usize {
     graph.node.iter().position(|node| node.op_type.as_deref() == Some(op_type)).unwrap()

@@ -27,6 +27,7 @@ pub(super) fn role(input: &Input<'_>) -> &'static str {
         InputRole::Past(_) => "past",
         InputRole::State(_) => "state",
         InputRole::AttentionMask => "attention mask",
+        InputRole::BlockIds => "ids of blocks",
         InputRole::PositionIds => "position ids",
         InputRole::SharedPositions => "positions of all samples",
         InputRole::TokenIds => "token ids",

@@ -63,7 +63,8 @@ pub(in crate::convert) fn change_layouts(subject: &Subject<'_, '_>) -> Result<Op
         return Ok(None);
     }
     let has_batch = |role: InputRole| {
-        role.is_tokens() || matches!(role, InputRole::PositionIds | InputRole::AttentionMask)
+        role.is_tokens()
+            || matches!(role, InputRole::PositionIds | InputRole::AttentionMask | InputRole::BlockIds)
     };
     let mut inputs = decoder.inputs.iter().filter(|input| has_batch(input.role));
     let samples = inputs.find_map(|input| input.value.shape.as_ref()?.first().copied());

@@ -99,9 +99,9 @@ impl<'f, 'm> OperandFinder<'f, 'm> {
 
     /// Returns the rule, the scale and the cap of scores, from the softmax back to the product of queries and keys.
     fn scores(&mut self, site: &Site<'m>) -> Result<ScoreFactors, KeptReason> {
-        let Rule { window, bias } = site.rule().clone();
+        let Rule { window, blocks, bias } = site.rule().clone();
         let (mut scale, mut softcap) = (1.0, 0.0);
-        let mut rule = Rule { window, bias: None };
+        let mut rule = Rule { window, blocks, bias: None };
         for form in site.scores.forms.links().ok_or(KeptForm::NoProduct)?.iter().rev() {
             match *form {
                 Form::Factor(factor) => scale *= self.factor(factor)?,

@@ -49,7 +49,7 @@ pub(super) fn probes(inputs: &Inputs<'_>, padding: Padding, max_seq: usize) -> V
     let probe = |past: usize, new: usize| inputs.probe(SAMPLES, past, new.min(max_seq)).within(max_seq);
     let several = probe(3, 2);
     let several = if padding == Padding::Anywhere { several.padded(&[1..2, 0..0]) } else { several };
-    vec![several, probe(8, 1)]
+    vec![inputs.with_blocks(several), probe(8, 1)]
 }
 
 /// The proofs of one decoder.

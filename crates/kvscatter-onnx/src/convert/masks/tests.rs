@@ -3,14 +3,14 @@
 
 use kvscatter::{ElementType, Mode};
 
-use crate::convert::probe::{Distance, Inputs, Probe, SAMPLES};
+use crate::convert::probe::{BLOCKS, Distance, Inputs, Probe, SAMPLES};
 use crate::convert::ring::{Rings, Slots};
 use crate::convert::rule::{Added, Bias, Rule};
 use crate::convert::{ConvertOptions, WindowedCaches, convert};
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, lowest};
 use crate::support::{
-    BY_SLOTS, BY_TOKENS, Nodes, first, graph_mut, insert, llama_with_window, load, reroute,
+    BY_SLOTS, BY_TOKENS, Nodes, first, graph_mut, insert, llama_with_blocks, llama_with_window, load, reroute,
 };
 use crate::{Graph, Model};
 use kvscatter::visibility::Visibility;
@@ -60,6 +60,44 @@ fn a_converted_window_shows_real_tokens_what_the_exported_one_does() {
         }
     }
     assert_eq!(compared, 2112);
+}
+
+/// Tokens of a block see each other, also those after them. A window may hide the first tokens of a long block.
+#[test]
+fn the_mask_of_a_converted_decoder_with_blocks_is_the_rule() {
+    let (max_seq, window, mut compared) = (16, 4, 0);
+    let options = ConvertOptions::new(max_seq).windowed(WindowedCaches::Mask);
+    for (shown, is_limited) in
+        [("And(Or(causal, block), near)", true), ("Or(And(causal, near), block)", false)]
+    {
+        let exported = llama_with_blocks(shown);
+        let converted = convert(&exported, options).unwrap();
+        let [before, after] = [&exported, &converted.model].map(|model| model.graph().unwrap());
+        let inputs = Inputs::from_decoder(&Decoder::from_graph(&before).unwrap()).unwrap();
+        for (past, new) in [(0, 12), (5, 9), (8, 8), (13, 1)] {
+            let probe = Probe::new(SAMPLES, past, new).padded(&[0..3, 0..0, 9..10]).in_blocks(&BLOCKS);
+            let mask = mask(&after, &inputs, &probe, Slots::linear(max_seq));
+            assert_eq!(mask.shape, [SAMPLES, 1, new, max_seq]);
+            let mut shown = mask.as_bools().unwrap().iter();
+            for (sample, own) in
+                (0..SAMPLES).flat_map(|sample| (past..past + new).map(move |own| (sample, own)))
+            {
+                let id = |slot: usize| BLOCKS[sample][slot % BLOCKS[sample].len()];
+                for (slot, &is_shown) in (0..max_seq).zip(shown.by_ref()) {
+                    let is_near = slot + window > own;
+                    let is_block = slot < past + new && id(own) >= 0 && id(slot) == id(own);
+                    let is_visible = match is_limited {
+                        true => (slot <= own || is_block) && is_near,
+                        false => slot <= own && is_near || is_block,
+                    };
+                    let expected = is_visible && probe.is_real(sample, slot);
+                    assert_eq!(is_shown, expected, "{shown:?} {sample} {own} {slot}");
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(compared, 2 * SAMPLES * (12 + 9 + 8 + 1) * max_seq);
 }
 
 /// The nodes that compute what a query sees in a ring state the rule a second time as well. Without positions, the
@@ -126,7 +164,7 @@ fn the_bias_of_a_converted_decoder_is_the_rule() {
     for distance in [Distance::Tokens, Distance::Slots] {
         let slopes = [0.125, 0.03125, 0.007_812_5, 0.001_953_125].to_vec();
         let bias = Some(Bias { heads: vec![4], added: Added::Slopes(slopes), distance });
-        let rule = Rule { window: None, bias };
+        let rule = Rule { bias, ..Rule::default() };
         let compared = for_each_step(&falcon(distance), 3, |probe, capacity, mask| {
             let mut expected = Vec::new();
             for (sample, head, token) in places(probe, 4) {

@@ -92,6 +92,7 @@ impl<'m> ScatteredDecoder<'m> {
             let mut starts = [last, 0, last.div_ceil(2)].into_iter().cycle();
             // In the last place, so that the mask has an element for each slot.
             let probe = Probe::new(batch, last, new).padded(&[2..4, 0..1, 3..6]);
+            let probe = self.inputs.with_blocks(probe);
             for _ in 0..SAMPLES.div_ceil(batch) {
                 steps.push(Step { probe: probe.clone(), starts: starts.by_ref().take(batch).collect() });
             }

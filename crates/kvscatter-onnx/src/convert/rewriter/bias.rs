@@ -22,7 +22,7 @@ impl Rewriter<'_, '_, '_> {
     /// # Errors
     /// Returns [`ConvertRefusal::ScoresType`] if no bias can be created for the type.
     pub(in super::super) fn mask(&mut self, rule: &Rule, element: ElementType) -> Result<String, OnnxError> {
-        let visible = self.visible(ScoresLayout::Separate { rank: RANK }, rule.window)?;
+        let visible = self.visible(ScoresLayout::Separate { rank: RANK }, rule)?;
         let Some(bias) = &rule.bias else { return Ok(visible) };
         let bias = self.bias(bias, ScoresLayout::Separate { rank: RANK }, element)?;
         let lowest = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
