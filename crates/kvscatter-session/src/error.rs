@@ -210,6 +210,38 @@ pub enum SessionError {
     /// A step lists a sample with an empty list of tokens.
     #[error("{sample} has no tokens: at least 1 is needed")]
     NoTokens { sample: Sample },
+    /// A step gives ids of blocks to a model that takes none.
+    #[error("the model has no input block_sequence_ids, so its tokens cannot be in blocks")]
+    NoBlockIds,
+    /// A sample has another number of ids of blocks than of tokens.
+    #[error("{sample} has {tokens} tokens and {ids} ids of blocks: each token needs one, -1 for text")]
+    BlockCount { sample: Sample, tokens: usize, ids: usize },
+    /// An id of a block is below that of text.
+    #[error("{sample}: the block of token {index} is {id}, but ids are at least 0, or -1 for text")]
+    BlockId {
+        sample: Sample,
+        /// The index of the token among the new tokens of the sample, counted from 0.
+        index: usize,
+        id: i64,
+    },
+    /// A block has tokens before and after a token of another block or of text.
+    #[error(
+        "{sample}: token {index} is in block {id}, which ended before: blocks must be consecutive tokens"
+    )]
+    BlockOverlap {
+        sample: Sample,
+        /// The index of the token among the new tokens of the sample, counted from 0.
+        index: usize,
+        id: i64,
+    },
+    /// The model cannot take all tokens of a block in one run.
+    #[error("{sample}: one run cannot take block {id} up to token {index}, and a block must not be split")]
+    BlockSplit {
+        sample: Sample,
+        /// The index of the first token of the next run among the new tokens of the sample, counted from 0.
+        index: usize,
+        id: i64,
+    },
     /// A step lists no samples.
     #[error("no sample is given tokens")]
     NoSamples,
@@ -598,7 +630,8 @@ mod tests {
             no_write_indices no_lengths ring_metadata ring_too_small no_logits input_unknown \
             embeddings input_rank tokens_fixed size_open sizes_differ capacity_open \
             size_fixed empty logits_shape logits_element batch_full no_such_sample sample_twice \
-            no_tokens no_samples no_chunk capacity_exceeded token_unknown truncate_beyond \
+            no_tokens no_block_ids block_count block_id block_overlap block_split no_samples no_chunk \
+            capacity_exceeded token_unknown truncate_beyond \
             truncate_ring truncate_begun truncate_state begun not_begun accept_beyond path_order \
             path_beyond no_room no_such_parent undo_memory nan_logits interrupted saved_model saved_tensors \
             saved_layout saved_too_long saved_token saved_rows_missing ragged prompt_empty \

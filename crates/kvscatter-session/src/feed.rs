@@ -5,7 +5,7 @@ use std::ops::Range;
 use kvscatter::ElementType;
 
 use crate::error::SessionError;
-use crate::interface::{FeedPort, Interface, Purpose};
+use crate::interface::{FeedPort, Interface, Purpose, TEXT};
 use crate::tensor::Tensor;
 
 /// The maximum number of elements of an input whose sizes come from the file: four times the embeddings of 512 tokens
@@ -54,8 +54,8 @@ impl Feed {
     /// mask: the capacity of a static cache, or the number of tokens after the step for a growing one. A mask of
     /// lengths does not depend on it.
     ///
-    /// A decoder that takes embeddings gets pseudo-random rows, one for each token id. The logits are then only useful
-    /// for a comparison with a decoder that gets the same rows.
+    /// All tokens are text, so ids of blocks are -1. A decoder that takes embeddings gets pseudo-random rows, one for
+    /// each token id. The logits are then only useful for a comparison with a decoder that gets the same rows.
     ///
     /// # Errors
     /// - Returns [`SessionError::InputType`] if an input's type cannot represent a value.
@@ -91,6 +91,7 @@ impl Feed {
             }
             Purpose::Mask => (vec![batch, slots], self.mask(slots)),
             Purpose::LengthMask => (vec![batch, self.longest()], self.length_mask()),
+            Purpose::BlockIds => (vec![batch, slots], vec![TEXT; batch.saturating_mul(slots)]),
             Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
             Purpose::NonpadKvSeqlen => (vec![batch], self.each(|sample| sample.start + self.width)),
             Purpose::SeqlensK => {

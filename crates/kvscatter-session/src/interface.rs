@@ -9,6 +9,9 @@ use kvscatter_onnx::{DECODER, Dimension, Model, ValueInfo};
 
 use crate::error::{ModelSize, SessionError, SessionSetting};
 
+/// The id of a block that marks text.
+pub(crate) const TEXT: i64 = -1;
+
 /// A decoder's inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct Interface {
@@ -141,6 +144,9 @@ pub enum Purpose {
     /// A mask from which the model computes the lengths for `GroupQueryAttention`, `[batch, slots]`. It has as
     /// many slots as the longest sample after the write, and is 1 for the slots up to the length of a sample.
     LengthMask,
+    /// The ids of blocks, `[batch, slots]`. Tokens with the same id see each other. Text and unwritten slots have -1,
+    /// and so do the tokens of earlier steps, because all tokens of a block are fed in one step.
+    BlockIds,
     /// The first slot written for each sample, `[batch]`.
     WriteIndices,
     /// The length of each sample after the write, `[batch]`. Padding on the right is included.
@@ -157,6 +163,12 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// Returns `true` for inputs with an element for each slot of a batch. Only some of their elements change in a
+    /// step.
+    pub(crate) fn is_by_slot(self) -> bool {
+        matches!(self, Self::Mask | Self::BlockIds)
+    }
+
     /// Returns `true` for the token ids, and for the embeddings in their place.
     #[must_use]
     pub fn is_tokens(self) -> bool {
@@ -515,17 +527,13 @@ impl FeedPort {
             InputRole::PositionIds => Purpose::Positions,
             InputRole::SharedPositions => Purpose::SharedPositions,
             InputRole::AttentionMask => Purpose::Mask,
+            InputRole::BlockIds => Purpose::BlockIds,
             InputRole::WriteIndices => Purpose::WriteIndices,
             InputRole::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
             InputRole::SeqlensK => Purpose::SeqlensK,
             InputRole::TotalSequenceLength => Purpose::TotalLength,
             InputRole::Unread => Purpose::Unread,
-            // A session has no ids of blocks.
-            InputRole::BlockIds
-            | InputRole::Past(_)
-            | InputRole::State(_)
-            | InputRole::Encoder(_)
-            | InputRole::Other => {
+            InputRole::Past(_) | InputRole::State(_) | InputRole::Encoder(_) | InputRole::Other => {
                 return Err(SessionError::InputUnknown { input: value.name.to_owned() });
             }
         };
@@ -535,7 +543,11 @@ impl FeedPort {
     /// Describes an input with a purpose.
     pub(crate) fn with(value: &ValueInfo<'_>, purpose: Purpose) -> Result<Self, SessionError> {
         let ranks: &[usize] = match purpose {
-            Purpose::Tokens | Purpose::Positions | Purpose::Mask | Purpose::LengthMask => &[2],
+            Purpose::Tokens
+            | Purpose::Positions
+            | Purpose::Mask
+            | Purpose::LengthMask
+            | Purpose::BlockIds => &[2],
             Purpose::Embeddings { .. } => &[3],
             Purpose::WriteIndices | Purpose::NonpadKvSeqlen => &[1],
             Purpose::SeqlensK => &[1, 2],

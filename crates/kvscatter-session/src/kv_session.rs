@@ -241,6 +241,33 @@ impl KvSession {
         self.steps.step(&mut self.store, tokens, usize::MAX, KeepLogits::All)
     }
 
+    /// Feeds tokens like [`step`](Self::step), with the id of the block of each token. Tokens of a block see each
+    /// other, such as those of an image in Gemma 3. Text has the id -1.
+    ///
+    /// All tokens of a block must be in one step, because rows of earlier steps have not seen the later ones. So the
+    /// chunks of a long prompt must end between blocks. Ids have no meaning after the step, and may be used again. A
+    /// sample with blocks runs alone, in one run, which is not repeated after NaN.
+    ///
+    /// [`step`](Self::step), [`prefill`](Self::prefill) and generators feed text. A sample that is truncated within a
+    /// block keeps rows that have seen the dropped tokens.
+    ///
+    /// # Errors
+    /// Returns one of these before the first run:
+    ///
+    /// - [`SessionError::NoBlockIds`] if the model has no input with ids of blocks;
+    /// - [`SessionError::BlockCount`] if a sample has another number of ids than of tokens;
+    /// - [`SessionError::BlockId`] for an id below -1;
+    /// - [`SessionError::BlockOverlap`] for a block whose tokens are not consecutive;
+    /// - [`SessionError::BlockSplit`] if the model takes too few tokens in a run for a block;
+    /// - [`SessionError::Begun`] for a sample with blocks that has a point of [`begin`](Self::begin), because
+    ///   [`accept`](Self::accept) may run tokens again without their ids;
+    /// - [`SessionError::InputType`] for an id that the type of its input cannot represent.
+    ///
+    /// Returns the errors of [`step`](Self::step).
+    pub fn step_with_blocks(&mut self, tokens: &[(Sample, &[i64], &[i64])]) -> Result<Logits, SessionError> {
+        self.steps.step_with_blocks(&mut self.store, tokens)
+    }
+
     /// Feeds tokens like [`step`](Self::step), in runs of at most `chunk` tokens of each sample. Keeps only
     /// the logits after the last token of each sample.
     ///
@@ -432,7 +459,8 @@ impl KvSession {
 
     /// Saves a sample to a file: its tokens, the rows that they need in all caches, and its states.
     ///
-    /// The tokens and the fingerprint identify the rows, because nothing else determines them. A session opens no model
+    /// The tokens and the fingerprint identify the rows, because nothing else determines them except the
+    /// [blocks](Self::step_with_blocks) of tokens, whose ids are not saved. A session opens no model
     /// that takes embeddings, images or other unknown inputs, and an initializer that is also an input keeps the value
     /// of the file, which is a part of the fingerprint.
     ///

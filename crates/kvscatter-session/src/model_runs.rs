@@ -46,6 +46,12 @@ impl ModelRun {
     pub(crate) fn fed(&self) -> impl Iterator<Item = (usize, &SampleFeed)> {
         self.samples.clone().zip(&self.feed.samples)
     }
+
+    /// Returns the positions of the tokens that the run feeds the sample with this batch index.
+    pub(crate) fn tokens_of(&self, batch_index: usize) -> Range<usize> {
+        let fed = batch_index.checked_sub(self.samples.start).and_then(|at| self.feed.samples.get(at));
+        fed.map_or(0..0, |sample| sample.tokens.clone())
+    }
 }
 
 /// The limits of a run.

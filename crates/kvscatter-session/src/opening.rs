@@ -7,7 +7,7 @@ use kvscatter_onnx::decoder::{Decoder, Growth, Hazard, InputRole};
 use kvscatter_onnx::{Model, ModelFile};
 
 use crate::error::SessionError;
-use crate::interface::{CachePort, CacheWriter, Interface, Purpose};
+use crate::interface::{CachePort, CacheWriter, Interface, Purpose, TEXT};
 use crate::tensor::check_value;
 
 /// Returns the checked file of a decoder, with its inputs and outputs. The model itself is dropped because it
@@ -125,6 +125,7 @@ pub(crate) fn check_types(interface: &Interface, capacity: usize) -> Result<(), 
         let most = match feed.purpose {
             Purpose::Tokens | Purpose::Embeddings { .. } => 0,
             Purpose::Unread => return Ok(()),
+            Purpose::BlockIds => TEXT,
             Purpose::Mask | Purpose::LengthMask | Purpose::Condition(_) => 1,
             Purpose::Positions
             | Purpose::SharedPositions

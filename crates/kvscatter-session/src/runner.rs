@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 use crate::engine::{GroupQueryNodes, InPlaceCache, Session, Step};
 use crate::error::SessionError;
 use crate::feed::Feed;
-use crate::interface::{Interface, Purpose};
+use crate::interface::Interface;
 use crate::numbers;
 use crate::states::States;
 use crate::tensor::Tensor;
@@ -125,8 +125,8 @@ impl Runner {
 
     /// Runs one step like [`in_place`](Self::in_place).
     ///
-    /// With `samples`, the run covers these samples. The caches, the states, the masks and the inputs from an encoder
-    /// are those of the whole batch, and the other inputs and `feed` are those of the samples.
+    /// With `samples`, the run covers these samples. The caches, the states, the masks, the ids of blocks and the
+    /// inputs from an encoder are those of the whole batch, and the other inputs and `feed` are those of the samples.
     pub(crate) fn some_in_place(
         &mut self,
         inputs: &[(String, Tensor)],
@@ -138,12 +138,12 @@ impl Runner {
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
         let first = samples.as_ref().map_or(0, |samples| samples.start);
         states.start(first, feed);
-        let is_mask =
-            |name: &str| self.interface.feeds.iter().any(|of| of.purpose == Purpose::Mask && of.name == name);
+        let is_by_slot =
+            |name: &str| self.interface.feeds.iter().any(|of| of.purpose.is_by_slot() && of.name == name);
         let read = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let of_encoder = of_encoder.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let (of_batch, read) = read
-            .map(|input| (is_mask(input.0), input))
+            .map(|input| (is_by_slot(input.0), input))
             .chain(of_encoder.map(|input| (true, input)))
             .partition::<Vec<_>, _>(|(is_of_batch, _)| *is_of_batch && samples.is_some());
         let without_flags = |of: Vec<(bool, _)>| of.into_iter().map(|(_, input)| input).collect();

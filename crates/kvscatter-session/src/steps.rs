@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::blocks::{Blocks, first_cut};
 use crate::error::SessionError;
 use crate::inputs::RunInputs;
 use crate::interface::Purpose;
@@ -56,7 +57,35 @@ impl Steps {
     ) -> Result<Logits, SessionError> {
         self.check(store, tokens)?;
         (self.written, self.copied) = (0, 0);
-        self.run_step(store, tokens, chunk, keep)
+        self.run_step(store, tokens, &Blocks::default(), chunk, keep)
+    }
+
+    /// Feeds samples their next tokens with the ids of their blocks, in one run for each sample with blocks.
+    pub(crate) fn step_with_blocks(
+        &mut self,
+        store: &mut SampleStore,
+        given: &[(Sample, &[i64], &[i64])],
+    ) -> Result<Logits, SessionError> {
+        let tokens: Vec<_> = given.iter().map(|&(sample, tokens, _)| (sample, tokens)).collect();
+        self.check(store, &tokens)?;
+        let blocks = Blocks::checked(&self.runner.interface, given)?;
+        for (sample, ids) in blocks.samples() {
+            // Tokens may run again without their ids.
+            if store.begun(sample)?.is_some() {
+                return Err(SessionError::Begun { sample });
+            }
+            check_whole(sample, ids, &self.runs_alone(store, sample.batch_index(), ids.len()))?;
+        }
+        (self.written, self.copied) = (0, 0);
+        self.run_step(store, &tokens, &blocks, usize::MAX, KeepLogits::All)
+    }
+
+    /// Returns the runs that feed one sample this many tokens.
+    fn runs_alone(&self, store: &SampleStore, batch_index: usize, tokens: usize) -> Vec<ModelRun> {
+        let mut counts = vec![0; store.batch().size()];
+        counts.get_mut(batch_index).into_iter().for_each(|count| *count = tokens);
+        let cached = store.batch().all_cached_tokens();
+        model_runs(&cached, store.batch().rings(), &counts, self.limits(store, usize::MAX))
     }
 
     /// Feeds samples tokens that the last steps fed them before they went back. The bytes written are added to those of
@@ -67,20 +96,21 @@ impl Steps {
         tokens: &[(Sample, &[i64])],
     ) -> Result<(), SessionError> {
         self.check(store, tokens)?;
-        self.run_step(store, tokens, CHUNK_AGAIN, KeepLogits::None).map(drop)
+        self.run_step(store, tokens, &Blocks::default(), CHUNK_AGAIN, KeepLogits::None).map(drop)
     }
 
     fn run_step(
         &mut self,
         store: &mut SampleStore,
         tokens: &[(Sample, &[i64])],
+        blocks: &Blocks<'_>,
         chunk: usize,
         keep: KeepLogits,
     ) -> Result<Logits, SessionError> {
         let mut suspects = BTreeSet::new();
         loop {
             let step = UnfinishedStep::begin(store, tokens);
-            if let Some(logits) = self.run_all(step.store, tokens, chunk, keep, &mut suspects)? {
+            if let Some(logits) = self.run_all(step.store, tokens, blocks, (chunk, keep), &mut suspects)? {
                 step.end(tokens);
                 return Ok(logits);
             }
@@ -95,13 +125,14 @@ impl Steps {
     ///   later tokens by zero, so a NaN of a later token may have reached the rows and logits of the earlier ones. Such
     ///   samples are added to `suspects`, which get single tokens in runs after those of the other samples.
     ///
-    /// A prefill is not repeated after NaN, because it keeps no logits of earlier tokens.
+    /// A prefill is not repeated after NaN, because it keeps no logits of earlier tokens. A sample with blocks is not
+    /// repeated either, because its tokens see later ones. It gets all its tokens in one run.
     fn run_all(
         &mut self,
         store: &mut SampleStore,
         tokens: &[(Sample, &[i64])],
-        chunk: usize,
-        keep: KeepLogits,
+        blocks: &Blocks<'_>,
+        (chunk, keep): (usize, KeepLogits),
         suspects: &mut BTreeSet<usize>,
     ) -> Result<Option<Logits>, SessionError> {
         let before = store.batch().all_cached_tokens();
@@ -119,19 +150,33 @@ impl Steps {
             tokens.and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
         };
         let mut new_suspects = BTreeSet::new();
-        for (are_suspects, width) in [(false, chunk), (true, 1)] {
+        let group = |index: usize| match blocks.ids(index) {
+            [] if suspects.contains(&index) => Group::Suspects,
+            [] => Group::Others,
+            _ => Group::Alone(index),
+        };
+        let alone = blocks.samples().map(|(sample, _)| (Group::Alone(sample.batch_index()), usize::MAX));
+        for (wanted, width) in [(Group::Others, chunk), (Group::Suspects, 1)].into_iter().chain(alone) {
             let counts = given.iter().enumerate();
-            let counts = counts.map(|(index, given)| match suspects.contains(&index) == are_suspects {
-                true => given.len(),
-                false => 0,
-            });
+            let counts = counts.map(|(index, given)| if group(index) == wanted { given.len() } else { 0 });
             let counts: Vec<usize> = counts.collect();
             let limits = self.limits(store, width);
-            for run in model_runs(&cached, store.batch().rings(), &counts, limits) {
+            let runs = model_runs(&cached, store.batch().rings(), &counts, limits);
+            for (sample, _) in
+                tokens.iter().filter(|(sample, _)| wanted == Group::Alone(sample.batch_index()))
+            {
+                // Padding of earlier runs may have left a ring with fewer rows.
+                check_whole(*sample, blocks.ids(sample.batch_index()), &runs)?;
+            }
+            for run in runs {
                 if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
                     return Err(SessionError::Interrupted);
                 }
-                let logits = self.run(store, &run, token)?;
+                let ids = |index| match wanted {
+                    Group::Alone(_) => blocks.fed(index, run.tokens_of(index), &before),
+                    _ => &[],
+                };
+                let logits = self.run(store, &run, token, ids)?;
                 if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
                     self.check_known(tokens)?;
                 }
@@ -140,7 +185,8 @@ impl Steps {
                     return Ok(None);
                 }
                 for (index, (batch_index, fed)) in run.fed().enumerate() {
-                    let is_repeatable = keep != KeepLogits::Last && fed.tokens.len() > 1;
+                    let is_text = blocks.ids(batch_index).is_empty();
+                    let is_repeatable = keep != KeepLogits::Last && fed.tokens.len() > 1 && is_text;
                     if !is_repeatable && !self.refuse_nan {
                         continue;
                     }
@@ -208,13 +254,14 @@ impl Steps {
         }
     }
 
-    fn run(
+    fn run<'b>(
         &mut self,
         store: &mut SampleStore,
         run: &ModelRun,
         token: impl Fn(usize, usize) -> i64,
+        ids: impl Fn(usize) -> &'b [i64],
     ) -> Result<LogitsTensor, SessionError> {
-        let inputs = self.inputs.of_run(run, &self.runner.interface.feeds, token)?;
+        let inputs = self.inputs.of_run(run, &self.runner.interface.feeds, token, ids)?;
         let (logits, traffic) = store.run(&mut self.runner, run, inputs)?;
         self.written += traffic.written;
         self.copied += traffic.copied;
@@ -258,6 +305,25 @@ impl Steps {
             }
         }
         Ok(())
+    }
+}
+
+/// The samples that share runs of a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Others,
+    /// Samples that get single tokens.
+    Suspects,
+    /// The sample with this batch index, which has blocks.
+    Alone(usize),
+}
+
+/// Checks that no run ends within a block of a sample.
+fn check_whole(sample: Sample, ids: &[i64], runs: &[ModelRun]) -> Result<(), SessionError> {
+    let widths = runs.iter().map(|run| run.tokens_of(sample.batch_index()).len());
+    match first_cut(ids, widths) {
+        Some((index, id)) => Err(SessionError::BlockSplit { sample, index, id }),
+        None => Ok(()),
     }
 }
 

@@ -15,12 +15,14 @@ use std::path::{Path, PathBuf};
 
 use decoders::{GROWING, OPERATOR, STATIC, changed, find, greedy, ignore_event, model, tensor};
 use fake::{Fake, Fault};
+use kvscatter::ElementType;
 use kvscatter_onnx::Model;
+use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use kvscatter_session::{
-    End, Event, GenerateOptions, Generator, KvSession, Sample, Sampling, SessionError, SessionOptions,
-    SessionSetting, argmax,
+    End, Engine, Event, Feed, GenerateOptions, Generator, Interface, KvSession, LoadOptions, Sample,
+    Sampling, SessionError, SessionOptions, SessionSetting, Step, Tensor, argmax, to_f32,
 };
 use token_types::add_token_types;
 
@@ -763,19 +765,169 @@ fn going_back_takes_no_memory_without_rings_and_states() {
 #[test]
 fn an_input_of_unknown_meaning_is_refused_by_name() {
     let types = changed(OPERATOR, add_token_types);
-    // Tokens of one block see each other. The model has no mask of real tokens.
-    let blocks = changed(STATIC, |graph| {
+    let (_folder, path) = types;
+    let error = refused(&path, sized(1));
+    assert!(matches!(&error, SessionError::InputUnknown { input } if input == "token_type_ids"), "{error}");
+}
+
+/// The samples, tokens and ids of a step.
+type InBlocks<'a> = &'a [(Sample, &'a [i64], &'a [i64])];
+
+/// Returns a model with an input for ids of blocks, `[batch, slots]`.
+fn with_block_ids(name: &str) -> (tempfile::TempDir, PathBuf) {
+    changed(name, |graph| {
         let tokens = find(&mut graph.input, "input_ids").clone();
         let mut blocks = ValueInfoProto { name: Some("block_sequence_ids".to_owned()), ..tokens };
-        let slots = Some(DimValue::DimValue(CAPACITY as i64));
-        tensor(&mut blocks).shape.get_or_insert_default().dim[1].value = slots;
+        let slots = match name {
+            STATIC => DimValue::DimValue(CAPACITY as i64),
+            _ => DimValue::DimParam("slots".to_owned()),
+        };
+        tensor(&mut blocks).shape.get_or_insert_default().dim[1].value = Some(slots);
         graph.input.push(blocks);
+        // The fake engine reads the ids.
         graph.node.insert(0, NodeProto::new("Abs", &["block_sequence_ids"], &["blocks"]));
-    });
-    for ((_folder, path), name) in [(types, "token_type_ids"), (blocks, "block_sequence_ids")] {
-        let error = refused(&path, sized(1));
-        assert!(matches!(&error, SessionError::InputUnknown { input } if input == name), "{error}");
+    })
+}
+
+/// Returns the logits after each token of the decoder with growing caches, which gets all tokens in one step.
+fn in_blocks(path: &Path, tokens: &[i64], ids: &[i64]) -> Vec<Vec<f32>> {
+    let model = Model::load(path).unwrap();
+    let graph = model.graph().unwrap();
+    let interface = Interface::new(&model, &Decoder::from_graph(&graph).unwrap()).unwrap();
+    let mut session = Fake(Fault::None).load(&model.file().unwrap(), LoadOptions::default()).unwrap();
+    let width = tokens.len();
+    let mut inputs =
+        Feed::next(&[0], width).tensors(&interface, |_, position| tokens[position], width).unwrap();
+    let given = inputs.iter_mut().find(|(name, _)| name == "block_sequence_ids").unwrap();
+    given.1 = Tensor::integers(ElementType::Int64, &[1, width], ids).unwrap();
+    let zeros = |length| {
+        let caches = interface.caches.iter();
+        caches.map(|port| Tensor::zeros(port.element, &port.shape(1, length)).unwrap()).collect::<Vec<_>>()
+    };
+    let (pasts, mut presents) = (zeros(0), zeros(width));
+    let pasts = interface.caches.iter().zip(&pasts).map(|(port, past)| (port.past.as_str(), past));
+    let step = Step {
+        inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).chain(pasts).collect(),
+        outputs: interface
+            .caches
+            .iter()
+            .zip(&mut presents)
+            .map(|(port, present)| (port.present.as_str(), present))
+            .collect(),
+        returned: vec![&interface.logits],
+        ..Step::default()
+    };
+    let logits = session.run(step).unwrap().returned.remove(0);
+    let logits = to_f32(logits.element(), logits.bytes()).unwrap();
+    logits.chunks(logits.len() / width).map(<[f32]>::to_vec).collect()
+}
+
+#[test]
+fn tokens_of_a_block_see_each_other() {
+    let ((_static, path), (_growing, growing)) = (with_block_ids(STATIC), with_block_ids(GROWING));
+    let texts: [(&[i64], &[i64]); 3] = [
+        (&[1, 2, 3, 4, 5, 6, 7, 8], &[-1, 0, 0, 0, -1, 1, 1, -1]),
+        (&[11, 12, 13, 14, 15], &[5, 5, 4, 4, -1]),
+        (&[21, 22, 23], &[-1; 3]),
+    ];
+    let expected = texts.map(|(tokens, ids)| in_blocks(&growing, tokens, ids));
+    assert_ne!(expected[0], alone(texts[0].0));
+    let mut session = KvSession::open(&Fake(Fault::None), &path, sized(4)).unwrap();
+    let samples = [0, 1, 2].map(|_| session.add().unwrap());
+    // A first chunk, and a second one that begins with the next token. The texts have different lengths.
+    let first = session.step_with_blocks(&[
+        (samples[0], &texts[0].0[..4], &texts[0].1[..4]),
+        (samples[2], &texts[2].0[..2], &texts[2].1[..2]),
+    ]);
+    let first = first.unwrap();
+    let second = session.step_with_blocks(&[
+        (samples[0], &texts[0].0[4..], &texts[0].1[4..]),
+        (samples[1], texts[1].0, texts[1].1),
+        (samples[2], &texts[2].0[2..], &texts[2].1[2..]),
+    ]);
+    let second = second.unwrap();
+    for (logits, text, tokens) in
+        [(&first, 0, 0..4), (&first, 2, 0..2), (&second, 0, 4..8), (&second, 1, 0..5), (&second, 2, 2..3)]
+    {
+        for position in tokens.clone() {
+            let got = logits.after(samples[text], position - tokens.start).unwrap();
+            assert_eq!(got, expected[text][position], "{text} {position}");
+        }
     }
+    // Later tokens are text, and their blocks may have the same ids.
+    let (tokens, ids) = (&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], &[-1, 0, 0, 0, -1, 1, 1, -1, -1, 2, 2]);
+    let expected = in_blocks(&growing, tokens, ids);
+    assert_eq!(session.step(&[(samples[0], &[9])]).unwrap().last(samples[0]).unwrap(), expected[8]);
+    let logits = session.step_with_blocks(&[(samples[0], &[10, 11], &[0, 0])]).unwrap();
+    assert_eq!([0, 1].map(|token| logits.after(samples[0], token).unwrap()), [&*expected[9], &expected[10]]);
+}
+
+#[test]
+fn wrong_ids_of_blocks_are_refused_before_anything_is_written() {
+    let (_folder, path) = with_block_ids(STATIC);
+    let mut session = KvSession::open(&Fake(Fault::None), &path, sized(2)).unwrap();
+    let (first, second) = (session.add().unwrap(), session.add().unwrap());
+    session.step(&[(first, &[1, 2])]).unwrap();
+    session.begin(second).unwrap();
+    let before: Vec<Vec<u8>> = (0..4).map(|index| session.cache(index).unwrap().bytes().to_vec()).collect();
+    let cases: [(InBlocks<'_>, &str); 7] = [
+        (
+            &[(first, &[3], &[0, 0])],
+            "sample 0 has 1 tokens and 2 ids of blocks: each token needs one, -1 for text",
+        ),
+        (
+            &[(first, &[3], &[])],
+            "sample 0 has 1 tokens and 0 ids of blocks: each token needs one, -1 for text",
+        ),
+        (
+            &[(first, &[3, 4], &[0, -2])],
+            "sample 0: the block of token 1 is -2, but ids are at least 0, or -1 for text",
+        ),
+        (
+            &[(first, &[3, 4, 5], &[0, 1, 0])],
+            "sample 0: token 2 is in block 0, which ended before: blocks must be consecutive tokens",
+        ),
+        (
+            &[(first, &[3, 4, 5], &[0, -1, 0])],
+            "sample 0: token 2 is in block 0, which ended before: blocks must be consecutive tokens",
+        ),
+        (
+            &[(first, &[3], &[-1]), (second, &[3, 4], &[1, 1])],
+            "sample 1 has begun already: commit it or roll it back first",
+        ),
+        (&[(first, &[], &[])], "sample 0 has no tokens: at least 1 is needed"),
+    ];
+    for (given, expected) in cases {
+        assert_eq!(session.step_with_blocks(given).unwrap_err().to_string(), expected);
+    }
+    for (index, before) in before.iter().enumerate() {
+        assert!(session.cache(index).unwrap().bytes() == before, "cache {index}");
+    }
+    assert_eq!([first, second].map(|sample| session.cached_tokens(sample).unwrap()), [2, 0]);
+    // Text of a sample that has begun has no ids that could be lost.
+    session.step_with_blocks(&[(second, &[3, 4], &[-1, -1])]).unwrap();
+    let mut without = self::session(1);
+    let sample = without.add().unwrap();
+    let error = without.step_with_blocks(&[(sample, &[1], &[-1])]).unwrap_err();
+    assert!(matches!(error, SessionError::NoBlockIds), "{error}");
+}
+
+/// A model that takes one token in a run would split a block.
+#[test]
+fn a_block_is_not_split() {
+    let (folder, path) = with_block_ids(STATIC);
+    let mut model = Model::load(&path).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let one = Some(DimValue::DimValue(1));
+    tensor(find(&mut graph.input, "input_ids")).shape.get_or_insert_default().dim[1].value = one;
+    let path = folder.path().join(STATIC).join("decode.onnx");
+    model.save_with_weights(&path, kvscatter_onnx::WeightTransfer::Copy).unwrap();
+    let mut session = KvSession::open(&Fake(Fault::None), &path, sized(1)).unwrap();
+    let sample = session.add().unwrap();
+    let error = session.step_with_blocks(&[(sample, &[1, 2, 3], &[-1, 0, 0])]).unwrap_err();
+    assert!(matches!(error, SessionError::BlockSplit { index: 2, id: 0, .. }), "{error}");
+    assert_eq!(session.cached_tokens(sample).unwrap(), 0);
+    session.step_with_blocks(&[(sample, &[1, 2, 3], &[-1, 0, 1])]).unwrap();
 }
 
 #[test]

@@ -177,7 +177,8 @@ impl Session for FakeSession {
             }
         }
         let mixed = self.mix(&mut step, &tokens, samples.clone());
-        let logits = self.logits(&mut caches, &mixed, &starts, width);
+        let ids = ids_of_blocks(&step, samples.start);
+        let logits = self.logits(&mut caches, &mixed, &starts, width, &ids);
         self.hand_over(&mut step, &names, &caches);
         let present_at = step.shared.iter().map(|shared| {
             let (part, _) = shared.cache.part(&samples).unwrap();
@@ -247,8 +248,16 @@ impl FakeSession {
         mixed
     }
 
-    /// Multiplies every slot by a weight, as attention does. Slots that are not visible have weight zero.
-    fn logits(&self, caches: &mut [Cache], mixed: &[f32], starts: &[usize], width: usize) -> Tensor {
+    /// Multiplies every slot by a weight, as attention does. Slots that are not visible have weight zero. A token also
+    /// sees the slots that have its id of a block.
+    fn logits(
+        &self,
+        caches: &mut [Cache],
+        mixed: &[f32],
+        starts: &[usize],
+        width: usize,
+        ids: &[Vec<i64>],
+    ) -> Tensor {
         let batch = starts.len();
         let mut logits = Tensor::zeros(ElementType::Float32, &[batch, width, VOCABULARY]).unwrap();
         let mut values = Vec::with_capacity(batch * width * VOCABULARY);
@@ -260,7 +269,11 @@ impl FakeSession {
                 for cache in caches.iter_mut() {
                     let rule = Visibility::new(Mode::Linear, cache.slots).causal();
                     for slot in 0..cache.slots {
-                        let is_visible = rule.sees(tokens, query, slot);
+                        let is_block = ids.get(sample).is_some_and(|ids| {
+                            let id = ids[start + column];
+                            id >= 0 && ids[slot] == id
+                        });
+                        let is_visible = rule.sees(tokens, query, slot) || is_block;
                         let weight = match (is_visible, self.fault) {
                             (true, _) => 1.0,
                             (false, Fault::SeesUnwritten) => 0.1,
@@ -299,6 +312,14 @@ impl FakeSession {
             }
         }
     }
+}
+
+/// Returns the ids of the blocks of each sample from this one on, or nothing if the model has no input for them.
+fn ids_of_blocks(step: &Step<'_>, first: usize) -> Vec<Vec<i64>> {
+    let mut inputs = step.inputs.iter().chain(&step.of_batch);
+    let Some((_, ids)) = inputs.find(|(name, _)| *name == "block_sequence_ids") else { return Vec::new() };
+    let numbers: Vec<_> = ids.bytes().as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect();
+    numbers.chunks(ids.shape()[1]).skip(first).map(<[i64]>::to_vec).collect()
 }
 
 fn names(is_static: bool) -> Vec<(String, String)> {
