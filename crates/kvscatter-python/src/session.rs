@@ -18,6 +18,9 @@ use crate::shared_session::SharedSession;
 use crate::transaction::PyTransaction;
 use crate::{options, runtime};
 
+/// The id of a block that marks text.
+const TEXT: i64 = -1;
+
 /// A decoder with static caches in ONNX Runtime. Samples of its batch can be added, extended, truncated, copied
 /// and removed.
 ///
@@ -399,6 +402,10 @@ impl PyKvSession {
     /// Args:
     ///     tokens: A dict from samples to their tokens. The tokens are a sequence of integers, or an integer
     ///         array of one dimension.
+    ///     block_ids: A dict from samples to the ids of the blocks of their tokens. Tokens of a block see each other,
+    ///         such as those of an image in Gemma 3. Text has the id -1, and so have all tokens of a sample that is not
+    ///         in the dict. All tokens of a block must be in one step. Each sample with blocks runs alone, and is not
+    ///         repeated after NaN.
     ///
     /// Returns:
     ///     `Logits`: the logits after every token.
@@ -406,13 +413,40 @@ impl PyKvSession {
     /// Raises:
     ///     PositionError: A sample would exceed its capacity, or the model does not have a token. This is
     ///         raised before the model runs.
-    ///     OptionError: A sample is not in this batch, a sample has no tokens, or there is no sample. This
-    ///         is raised before the model runs.
+    ///     OptionError: A sample is not in this batch, a sample has no tokens, or there is no sample. The model
+    ///         takes no ids of blocks, or ids are not one for each token, below -1, or those of blocks that
+    ///         overlap or that one run cannot take. This is raised before the model runs.
     ///     SessionError: ONNX Runtime failed, or the logits contain NaN and the session refuses that.
-    fn step(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<PyLogits> {
-        let token_lists = tokens_of(tokens)?;
+    #[pyo3(signature = (tokens, *, block_ids=None), text_signature = "($self, tokens, *, block_ids=None)")]
+    fn step(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyMapping>,
+        block_ids: Option<&Bound<'_, PyMapping>>,
+    ) -> PyResult<PyLogits> {
+        let token_lists = lists_of(tokens, "tokens")?;
         let token_lists = borrowed(&token_lists);
-        self.shared.with_signals(py, |session| session.step(&token_lists).map(PyLogits))
+        let Some(block_ids) = block_ids else {
+            return self.shared.with_signals(py, |session| session.step(&token_lists).map(PyLogits));
+        };
+        let id_lists = lists_of(block_ids, "block_ids")?;
+        let id_lists = borrowed(&id_lists);
+        let text = vec![TEXT; token_lists.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or_default()];
+        let ids_of = |of: Sample| id_lists.iter().find(|(sample, _)| *sample == of).map(|(_, ids)| *ids);
+        let mut given: Vec<(Sample, &[i64], &[i64])> = Vec::new();
+        for &(sample, tokens) in &token_lists {
+            let text = text.get(..tokens.len()).unwrap_or_default();
+            given.push((sample, tokens, ids_of(sample).unwrap_or(text)));
+        }
+        // A sample without tokens is an error.
+        let has_tokens = |of: Sample| token_lists.iter().any(|(sample, _)| *sample == of);
+        given.extend(
+            id_lists
+                .iter()
+                .filter(|(sample, _)| !has_tokens(*sample))
+                .map(|&(sample, ids)| (sample, &[][..], ids)),
+        );
+        self.shared.with_signals(py, |session| session.step_with_blocks(&given).map(PyLogits))
     }
 
     /// Works like `step`, in runs of at most `chunk` tokens of each sample, and keeps only the logits after
@@ -431,7 +465,7 @@ impl PyKvSession {
         tokens: &Bound<'_, PyMapping>,
         #[pyo3(from_py_with = options::chunk)] chunk: usize,
     ) -> PyResult<PyLogits> {
-        let token_lists = tokens_of(tokens)?;
+        let token_lists = lists_of(tokens, "tokens")?;
         let token_lists = borrowed(&token_lists);
         self.shared.with_signals(py, |session| session.prefill(&token_lists, chunk).map(PyLogits))
     }
@@ -506,16 +540,17 @@ impl PyKvSession {
 pub(crate) const CHUNK: usize = 512;
 
 /// Copies the tokens, because another thread may change an array at any time.
-fn tokens_of(tokens: &Bound<'_, PyMapping>) -> PyResult<Vec<(Sample, Indices)>> {
+/// Reads a dict from samples to integers.
+fn lists_of(given: &Bound<'_, PyMapping>, argument: &'static str) -> PyResult<Vec<(Sample, Indices)>> {
     let pair = |item: Bound<'_, PyAny>| {
-        let (sample, tokens): (Bound<'_, PySample>, Bound<'_, PyAny>) = item.extract()?;
-        Ok((sample.get().0, Indices::read(Some(&tokens), "tokens")?))
+        let (sample, numbers): (Bound<'_, PySample>, Bound<'_, PyAny>) = item.extract()?;
+        Ok((sample.get().0, Indices::read(Some(&numbers), argument)?))
     };
-    tokens.items()?.iter().map(pair).collect()
+    given.items()?.iter().map(pair).collect()
 }
 
 fn borrowed(given: &[(Sample, Indices)]) -> Vec<(Sample, &[i64])> {
-    given.iter().map(|(sample, tokens)| (*sample, tokens.values().unwrap_or_default())).collect()
+    given.iter().map(|(sample, numbers)| (*sample, numbers.values().unwrap_or_default())).collect()
 }
 
 /// Copies an array to a tensor. Strings and 4-bit values are refused, because no decoder takes them from an encoder.

@@ -77,6 +77,13 @@ fn describe(error: &SessionError) -> Described {
         | SessionError::EncoderShape { .. } => option("outputs", []),
         SessionError::NoTokens { sample } => option("tokens", [("index", sample.batch_index())]),
         SessionError::NoSamples => option("tokens", []),
+        SessionError::NoBlockIds => option("block_ids", []),
+        SessionError::BlockCount { tokens, ids, .. } => {
+            option("block_ids", [("got", ids), ("expected", tokens)])
+        }
+        SessionError::BlockId { index, .. }
+        | SessionError::BlockOverlap { index, .. }
+        | SessionError::BlockSplit { index, .. } => option("block_ids", [("index", index)]),
         SessionError::NoPrompts => option("prompts", []),
         SessionError::PromptEmpty { prompt } => option("prompts", [("index", prompt)]),
         SessionError::Ragged { first, other, .. } => option("prompts", [("got", other), ("expected", first)]),

@@ -185,6 +185,13 @@ REFUSED: list[tuple[str, type[errors.Error], str, dict[str, Any], Call]] = [
     ("no_tokens", errors.OptionError, "tokens", {"index": 0}, lambda it, a, b: it.step({a: []})),
     ("no_samples", errors.OptionError, "tokens", {}, lambda it, a, b: it.step({})),
     (
+        "no_block_ids",
+        errors.OptionError,
+        "block_ids",
+        {},
+        lambda it, a, b: it.step({a: [1]}, block_ids={a: [-1]}),
+    ),
+    (
         "integer_range",
         errors.OptionError,
         "chunk",
