@@ -4,11 +4,13 @@
 //! In an exported decoder the length is a single number, the size of a dimension of the past. In a static
 //! cache each sample has a separate length.
 
+use std::collections::BTreeSet;
+
 use kvscatter::ElementType;
 
 use super::exported::Lane;
 use super::probe::Probe;
-use crate::fold::{Fold, Value, Values};
+use crate::fold::{Fold, Value, Values, signed};
 use crate::{Graph, Node};
 
 /// A value of the exported graph, and how the converted graph computes it instead.
@@ -16,8 +18,9 @@ use crate::{Graph, Node};
 pub(super) enum LengthReplacement<'m> {
     /// The number of all tokens, which becomes the number of slots.
     Total { value: &'m str, element: ElementType, rank: usize },
-    /// The position of each new token, `past + i`, `[1 or batch, new]`, which becomes `write_indices[b] + i`.
-    Positions { value: &'m str, element: ElementType },
+    /// The position of each new token, `past + i + offset`, `[1 or batch, new]`, which becomes
+    /// `write_indices[b] + i + offset`.
+    Positions { value: &'m str, element: ElementType, offset: i64 },
     /// The columns of the new tokens in a value `[batch, past + new]` that is computed from the attention
     /// mask.
     Columns { value: &'m str, of: &'m str },
@@ -42,6 +45,15 @@ pub(super) fn replacements<'m>(graph: &Graph<'m>, lanes: &mut [Lane<'m>]) -> Vec
     for lane in others {
         replacements.retain(|replacement| replacement.holds(&lane.probe, &mut lane.fold));
     }
+    // Positions that are computed from replaced ones need no replacement.
+    let positions: BTreeSet<_> = replacements.iter().filter_map(LengthReplacement::positions).collect();
+    replacements.retain(|replacement| match *replacement {
+        LengthReplacement::Positions { value, offset, .. } if offset != 0 => {
+            let producer = graph.producer(value);
+            !producer.is_some_and(|(node, _)| node.inputs().flatten().any(|input| positions.contains(input)))
+        }
+        _ => true,
+    });
     replacements
 }
 
@@ -56,14 +68,15 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<LengthR
             };
             let (element, rank) = (*element, shape.len());
             let total = LengthReplacement::Total { value, element, rank };
-            let positions = LengthReplacement::Positions { value, element };
+            let first = fold.value(value).ok().and_then(|value| value.as_ints()?.first().copied());
+            let positions = first.map(|first| {
+                let offset = first.saturating_sub(signed(probe.past));
+                LengthReplacement::Positions { value, element, offset }
+            });
             let columns = node.input(0).map(|of| LengthReplacement::Columns { value, of });
             // If several replacements fit a value on all probes, the first is used.
             replacements.extend(
-                [Some(total), Some(positions), columns]
-                    .into_iter()
-                    .flatten()
-                    .filter(|it| it.holds(probe, fold)),
+                [Some(total), positions, columns].into_iter().flatten().filter(|it| it.holds(probe, fold)),
             );
         }
     }
@@ -102,7 +115,15 @@ fn added_rows<'m>(
     (is_added && rows.holds(probe, fold)).then_some(rows)
 }
 
-impl LengthReplacement<'_> {
+impl<'m> LengthReplacement<'m> {
+    /// Returns the value, if it contains positions.
+    fn positions(&self) -> Option<&'m str> {
+        match *self {
+            Self::Positions { value, .. } => Some(value),
+            _ => None,
+        }
+    }
+
     fn holds(&self, probe: &Probe, fold: &mut Fold<'_>) -> bool {
         match *self {
             Self::Total { value, .. } => {
@@ -111,7 +132,9 @@ impl LengthReplacement<'_> {
                     value.as_ints().is_some_and(|ints| total.is_some_and(|total| ints == [total]))
                 })
             }
-            Self::Positions { value, .. } => fold.value(value).is_ok_and(|value| is_positions(value, probe)),
+            Self::Positions { value, offset, .. } => {
+                fold.value(value).is_ok_and(|value| is_positions(value, probe, offset))
+            }
             Self::Columns { value, of } => {
                 // Values of other shapes are skipped, because they may be large and many values may be
                 // computed from them.
@@ -142,7 +165,7 @@ impl LengthReplacement<'_> {
     }
 }
 
-fn is_positions(value: &Value, probe: &Probe) -> bool {
+fn is_positions(value: &Value, probe: &Probe, offset: i64) -> bool {
     let Some(ints) = value.as_ints() else { return false };
     let rows = match *value.shape {
         [rows, new] if new == probe.new && (rows == 1 || rows == probe.batch) => rows,
@@ -150,7 +173,7 @@ fn is_positions(value: &Value, probe: &Probe) -> bool {
     };
     let row = probe.past..probe.total();
     let expected = std::iter::repeat_n(row, rows).flatten();
-    expected.map(|place| i64::try_from(place).ok()).eq(ints.iter().copied().map(Some))
+    expected.map(|place| signed(place).checked_add(offset)).eq(ints.iter().copied().map(Some))
 }
 
 /// Returns `true` if `value` contains the last columns of `of`, those of the new tokens.

@@ -159,9 +159,8 @@ fn replace(
     replacement: &LengthReplacement<'_>,
 ) -> Result<(), OnnxError> {
     let (value, element) = match *replacement {
-        LengthReplacement::Total { value, element, .. } | LengthReplacement::Positions { value, element } => {
-            (value, element)
-        }
+        LengthReplacement::Total { value, element, .. }
+        | LengthReplacement::Positions { value, element, .. } => (value, element),
         LengthReplacement::Columns { value, .. } | LengthReplacement::Rows { value, .. } => {
             (value, ElementType::Int64)
         }
@@ -179,8 +178,12 @@ fn replace(
             let capacity = rewriter.editor.node("Reshape", &[&capacity, &shape]);
             NewNode::cast(&capacity, element)
         }
-        LengthReplacement::Positions { .. } => {
-            let positions = rewriter.positions()?;
+        LengthReplacement::Positions { offset, .. } => {
+            let mut positions = rewriter.positions()?;
+            if offset != 0 {
+                let offset = rewriter.editor.scalar_i64(offset)?;
+                positions = rewriter.editor.node("Add", &[&positions, &offset]);
+            }
             NewNode::cast(&positions, element)
         }
         LengthReplacement::Columns { of, .. } => {

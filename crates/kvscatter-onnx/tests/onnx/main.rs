@@ -16,6 +16,7 @@ mod fusion;
 mod fusion_lengths;
 mod fusion_work;
 mod latents;
+mod lengths;
 mod lower;
 mod masks;
 mod merged;

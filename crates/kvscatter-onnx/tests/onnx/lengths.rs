@@ -1,0 +1,73 @@
+//! Tests that positions which a decoder computes from the length of its past become those of each sample.
+
+use kvscatter::ElementType::Float32;
+use kvscatter_onnx::convert::{ConvertRefusal, convert};
+use kvscatter_onnx::{Graph, Model};
+
+use crate::support::{Nodes, assert_refused, refusal, values};
+
+const SLOTS: usize = 16;
+
+/// Returns a decoder that adds `rows` to the tokens `words`. Its table `places` has 2 rows more than a cache has slots.
+fn model(rows: &str) -> Model {
+    let mut nodes = Nodes::new(Float32);
+    nodes.add("words = Gather(0.1[24, 8], input_ids); places = 0.3[18, 8]");
+    nodes.add(
+        "length = Squeeze(Shape(past.k) {start=2, end=3}); new = Squeeze(Shape(input_ids) {start=1, end=2})",
+    );
+    nodes.add(rows);
+    nodes.add(
+        "y, present.k, present.v = Attention(x, x, x, _, past.k, past.v)
+            {is_causal=1, q_num_heads=2, kv_num_heads=2}; logits = Neg(y)",
+    );
+    nodes.model(
+        values("input_ids: int64[batch, tokens], past.k, past.v: float[batch, 2, past, 4]"),
+        values("logits: float[batch, tokens, 8], present.k, present.v: float[batch, 2, all, 4]"),
+    )
+}
+
+/// Returns `true` if a value is computed from an input.
+fn depends(graph: &Graph<'_>, value: &str, input: &str) -> bool {
+    let Some((node, _)) = graph.producer(value) else { return value == input };
+    node.inputs().flatten().any(|value| depends(graph, value, input))
+}
+
+/// Checks that the positions of the converted decoder are those of each sample.
+fn check(rows: &str) {
+    let converted = convert(&model(rows), SLOTS).unwrap_or_else(|error| panic!("{rows}: {error}"));
+    let graph = converted.model.graph().unwrap();
+    let lookup = graph.nodes().iter().find(|node| node.is("Gather") && node.input(0) == Some("places"));
+    assert!(depends(&graph, lookup.unwrap().input(1).unwrap(), "write_indices"), "{rows}");
+}
+
+/// Positions may begin after rows that the table has for something else.
+#[test]
+fn positions_with_an_offset_are_those_of_each_sample() {
+    for rows in [
+        "x = Add(words, Gather(places, Unsqueeze(Add(Range(length, Add(length, new), 1), 2), [0])))",
+        "first = Add(length, 2)
+        x = Add(words, Gather(places, Unsqueeze(Range(first, Add(first, new), 1), [0])))",
+        "first = Add(length, 2); where = Unsqueeze(Range(first, Add(first, new), 1), [0])
+        x = SkipLayerNormalization@com.microsoft(words, Gather(places, where), 0.5[8], 0.1[8])",
+    ] {
+        check(rows);
+        let table = "places".to_owned();
+        let max_seq = SLOTS + 1;
+        assert_eq!(
+            refusal(&model(rows), max_seq),
+            ConvertRefusal::Table { table, rows: 18, max_seq },
+            "{rows}"
+        );
+    }
+}
+
+#[test]
+fn positions_with_an_offset_that_changes_are_refused() {
+    for first in ["Add(length, Min(length, 2))", "Add(length, new)", "Mul(length, 2)"] {
+        let rows = format!(
+            "first = {first}
+            x = Add(words, Gather(0.3[64, 8], Unsqueeze(Range(first, Add(first, new), 1), [0])))"
+        );
+        assert_refused!(convert(&model(&rows), SLOTS), ConvertRefusal::LengthDependence { .. });
+    }
+}
