@@ -125,6 +125,7 @@ impl<'b> Comparison<'_, '_, 'b> {
                 Correspondence::Unknown => self.changed.known(name)?.and_then(elements).is_none(),
             };
             if !is_same {
+                let name = (self.correspondence)(name).exported().unwrap_or(name);
                 return Err(node.error(dependence(name)));
             }
         }
@@ -143,6 +144,16 @@ impl<'b> Comparison<'_, '_, 'b> {
             (None, None) => true,
             _ => false,
         })
+    }
+}
+
+impl<'n> Correspondence<'n> {
+    /// Returns the name of the exported value.
+    fn exported(self) -> Option<&'n str> {
+        match self {
+            Self::Exported(name) | Self::WithSlots(name) | Self::PerSample(name) => Some(name),
+            Self::NotCompared | Self::Unknown => None,
+        }
     }
 }
 

@@ -21,8 +21,13 @@ use crate::fold::lowest;
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
+/// The exported value of the same elements that each new value replaces, by the name of the new one. Its rows may be
+/// repeated for each sample.
+pub(super) type Replaced<'m> = BTreeMap<String, &'m str>;
+
 /// Rewrites the graph of a model. `proto` must be a copy of the exported model. The attention operations in
-/// `fused` become one node each, and caches become rings as `slots` has them. Returns where the new nodes come from.
+/// `fused` become one node each, and caches become rings as `slots` has them. Returns where the new nodes come
+/// from, and what they replace.
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::ScoresType`] if a mask cannot be created for scores, and the errors of the
@@ -33,7 +38,7 @@ pub(super) fn rewrite<'m>(
     fused: &[FusedAttention<'_>],
     slots: Slots<'_>,
     proto: &mut ModelProto,
-) -> Result<(StaticInputs, Origins), OnnxError> {
+) -> Result<(StaticInputs, Origins, Replaced<'m>), OnnxError> {
     let mut editor = Editor::new(proto)?;
     let ExportedDecoder { decoder, inputs, padding, .. } = exported;
     let mut rewriter = Rewriter::new(&mut editor, decoder, inputs, slots, *padding);
@@ -47,8 +52,16 @@ pub(super) fn rewrite<'m>(
     for attention in fused {
         attention::fuse(&mut rewriter, attention)?;
     }
+    let mut replaced = Replaced::new();
     for replacement in replacements {
-        replace(&mut rewriter, replacement)?;
+        let new = replace(&mut rewriter, replacement)?;
+        match *replacement {
+            LengthReplacement::Total { value, .. }
+            | LengthReplacement::Positions { value, .. }
+            | LengthReplacement::Columns { value, .. } => _ = replaced.insert(new, value),
+            // They have a new axis of the samples.
+            LengthReplacement::Rows { .. } => {}
+        }
     }
     if let Some(mask) = exported.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) {
         rewriter.editor.set_dims(mask, &[rewriter.batch, Dimension::Known(exported.max_seq)])?;
@@ -67,7 +80,7 @@ pub(super) fn rewrite<'m>(
     let origins = editor.finish()?;
     let kept: BTreeSet<_> = proto.graph.input.iter().filter_map(|input| input.name.as_deref()).collect();
     inputs.attention_mask = inputs.attention_mask.filter(|mask| kept.contains(mask.as_str()));
-    Ok((inputs, origins))
+    Ok((inputs, origins, replaced))
 }
 
 /// Declares the cache's size and replaces the `Concat` that appended to it.
@@ -154,10 +167,11 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &AttentionSites<'_>
     Ok(())
 }
 
+/// Replaces a value, and returns the name of the new one.
 fn replace(
     rewriter: &mut Rewriter<'_, '_, '_>,
     replacement: &LengthReplacement<'_>,
-) -> Result<(), OnnxError> {
+) -> Result<String, OnnxError> {
     let (value, element) = match *replacement {
         LengthReplacement::Total { value, element, .. }
         | LengthReplacement::Positions { value, element, .. } => (value, element),
@@ -196,5 +210,5 @@ fn replace(
         }
     };
     rewriter.editor.add(last.outputs(&[&new]));
-    Ok(())
+    Ok(new)
 }

@@ -14,10 +14,11 @@ use super::options::ConvertOptions;
 use super::pass::{Change, Subject, at_origin};
 use super::refusal::ConvertRefusal;
 use super::report::{AttentionReport, CacheReport, InputReport, KeptState, Report};
+use super::rewrite::{self, Replaced};
 use super::rewriter::StaticInputs;
 use super::ring::{Rings, Slots, UNLIMITED};
 use super::windows::{LinearReason, LinearWindow};
-use super::{caches, metadata, rewrite, tables};
+use super::{caches, metadata, tables};
 use crate::decoder::{CachePart, Cost, CostAt, Decoder, InputRole};
 use crate::edit::Origins;
 use crate::fold::{Fold, FoldError};
@@ -150,6 +151,7 @@ struct Rewritten<'m> {
     /// Where the nodes of its graph come from.
     origins: Origins,
     inputs: StaticInputs,
+    replaced: Replaced<'m>,
     replacements: Vec<LengthReplacement<'m>>,
 }
 
@@ -227,8 +229,9 @@ impl<'m> Rewritten<'m> {
         slots: Slots<'_>,
     ) -> Result<Self, OnnxError> {
         let mut model = exported.model.clone();
-        let (inputs, origins) = rewrite::rewrite(exported, &replacements, fused, slots, model.proto_mut())?;
-        Ok(Self { model, origins, inputs, replacements })
+        let (inputs, origins, replaced) =
+            rewrite::rewrite(exported, &replacements, fused, slots, model.proto_mut())?;
+        Ok(Self { model, origins, inputs, replaced, replacements })
     }
 
     /// Returns `true` if a decoder whose caches are all rings computes a step at any position. A decoder that looks up
@@ -258,7 +261,9 @@ fn compare<'m>(
 ) -> Result<(), OnnxError> {
     let graph = converted.model.graph()?;
     let correspondence = |name| {
-        if exported.sites.has_slots(name) {
+        if let Some(exported) = converted.replaced.get(name) {
+            Correspondence::Exported(exported)
+        } else if exported.sites.has_slots(name) {
             Correspondence::WithSlots(name)
         } else if exported.graph.name(name).is_some() && exported.graph.initializer(name).is_none() {
             Correspondence::Exported(name)

@@ -4,7 +4,7 @@ use kvscatter::ElementType::Float32;
 use kvscatter_onnx::convert::{ConvertRefusal, convert};
 use kvscatter_onnx::{Graph, Model};
 
-use crate::support::{Nodes, assert_refused, refusal, values};
+use crate::support::{Nodes, assert_refused, extend, first, graph_mut, refusal, values};
 
 const SLOTS: usize = 16;
 
@@ -68,6 +68,44 @@ fn positions_with_an_offset_that_changes_are_refused() {
             "first = {first}
             x = Add(words, Gather(0.3[64, 8], Unsqueeze(Range(first, Add(first, new), 1), [0])))"
         );
+        assert_refused!(convert(&model(&rows), SLOTS), ConvertRefusal::LengthDependence { .. });
+    }
+}
+
+/// Slots that are not in use may have any value in the mask, so positions must not count them.
+#[test]
+fn positions_that_count_the_whole_mask_are_refused() {
+    for (counts, is_refused) in [
+        ("CumSum(attention_mask, 1)", false),
+        ("Expand(ReduceSum(attention_mask, [1]) {keepdims=1}, Shape(attention_mask))", true),
+    ] {
+        let rows = format!(
+            "counts = {counts}
+            x = Gather(0.1[64, 8], Add(input_ids, Slice(counts, Unsqueeze(length, [0]), [99], [1])))
+            visible = Unsqueeze(Cast(attention_mask) {{to=bool}}, [1, 2])"
+        );
+        let mut model = model(&rows);
+        extend(&mut model, "attention_mask: int64[batch, all]", "", "");
+        let attention = first(graph_mut(&mut model), "Attention");
+        graph_mut(&mut model).node[attention].input[3] = "visible".to_owned();
+        match convert(&model, SLOTS) {
+            Ok(_) => assert!(!is_refused, "{counts}"),
+            Err(error) => {
+                let refusal = error.cause();
+                let depends = matches!(refusal, Some(ConvertRefusal::LengthDependence { .. }));
+                assert!(is_refused && depends, "{counts}: {error}");
+            }
+        }
+    }
+}
+
+/// The number of slots takes the place of the number of tokens in shapes alone.
+#[test]
+fn arithmetic_on_the_number_of_all_tokens_is_refused() {
+    for sum in
+        ["Add(words, Cast($) {to=float})", "Where(Equal(Mod(Unsqueeze(input_ids, [2]), $), 0), words, 0.0)"]
+    {
+        let rows = format!("x = {}", sum.replace('$', "Add(length, new)"));
         assert_refused!(convert(&model(&rows), SLOTS), ConvertRefusal::LengthDependence { .. });
     }
 }
