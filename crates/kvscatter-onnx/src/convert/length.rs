@@ -21,6 +21,9 @@ pub(super) enum LengthReplacement<'m> {
     /// The position of each new token, `past + i + offset`, `[1 or batch, new]`, which becomes
     /// `write_indices[b] + i + offset`.
     Positions { value: &'m str, element: ElementType, offset: i64 },
+    /// The number of cached tokens, a single number that is only added to numbers of the new tokens, `[batch, new]`. It
+    /// becomes `write_indices`, `[batch, 1]`.
+    Past { value: &'m str, element: ElementType },
     /// The columns of the new tokens in a value `[batch, past + new]` that is computed from the attention
     /// mask.
     Columns { value: &'m str, of: &'m str },
@@ -43,7 +46,7 @@ pub(super) fn replacements<'m>(graph: &Graph<'m>, lanes: &mut [Lane<'m>]) -> Vec
     let Some((first, others)) = lanes.split_first_mut() else { return Vec::new() };
     let mut replacements = all(graph, &first.probe, &mut first.fold);
     for lane in others {
-        replacements.retain(|replacement| replacement.holds(&lane.probe, &mut lane.fold));
+        replacements.retain(|replacement| replacement.holds(graph, &lane.probe, &mut lane.fold));
     }
     // Positions that are computed from replaced ones need no replacement.
     let positions: BTreeSet<_> = replacements.iter().filter_map(LengthReplacement::positions).collect();
@@ -73,10 +76,14 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<LengthR
                 let offset = first.saturating_sub(signed(probe.past));
                 LengthReplacement::Positions { value, element, offset }
             });
+            let past = LengthReplacement::Past { value, element };
             let columns = node.input(0).map(|of| LengthReplacement::Columns { value, of });
             // If several replacements fit a value on all probes, the first is used.
             replacements.extend(
-                [Some(total), positions, columns].into_iter().flatten().filter(|it| it.holds(probe, fold)),
+                [Some(total), positions, Some(past), columns]
+                    .into_iter()
+                    .flatten()
+                    .filter(|it| it.holds(graph, probe, fold)),
             );
         }
     }
@@ -103,16 +110,22 @@ fn added_rows<'m>(
     }
     let shape = fold.shape(value).ok()?.to_vec();
     let &[new, width] = shape.as_slice() else { return None };
-    let mut uses = graph.uses(value).peekable();
-    uses.peek()?;
-    let is_added = uses.all(|(user, slot)| {
-        let other = slot.and_then(|slot| user.input(usize::from(slot == 0)));
-        let sum = other.and_then(|other| fold.shape(other).ok());
-        let adds = user.is("Add") || user.op_type() == "SkipLayerNormalization";
-        adds && sum.is_some_and(|sum| *sum == [probe.batch, new, width])
-    });
     let rows = LengthReplacement::Rows { value, table, by };
-    (is_added && rows.holds(probe, fold)).then_some(rows)
+    let is_added = is_added(graph, value, &[probe.batch, new, width], fold);
+    (is_added && rows.holds(graph, probe, fold)).then_some(rows)
+}
+
+/// Returns `true` if nodes read a value, and all of them add it to values of this shape.
+fn is_added(graph: &Graph<'_>, value: &str, shape: &[usize], fold: &mut Fold<'_>) -> bool {
+    let mut uses = graph.uses(value).peekable();
+    let is_used = uses.peek().is_some();
+    is_used
+        && uses.all(|(user, slot)| {
+            let other = slot.and_then(|slot| user.input(usize::from(slot == 0)));
+            let sum = other.and_then(|other| fold.shape(other).ok());
+            let adds = user.is("Add") || user.op_type() == "SkipLayerNormalization";
+            adds && sum.is_some_and(|sum| *sum == *shape)
+        })
 }
 
 impl<'m> LengthReplacement<'m> {
@@ -124,13 +137,11 @@ impl<'m> LengthReplacement<'m> {
         }
     }
 
-    fn holds(&self, probe: &Probe, fold: &mut Fold<'_>) -> bool {
+    fn holds(&self, graph: &Graph<'_>, probe: &Probe, fold: &mut Fold<'_>) -> bool {
         match *self {
-            Self::Total { value, .. } => {
-                let total = i64::try_from(probe.total()).ok();
-                fold.value(value).is_ok_and(|value| {
-                    value.as_ints().is_some_and(|ints| total.is_some_and(|total| ints == [total]))
-                })
+            Self::Total { value, .. } => is_number(value, probe.total(), fold),
+            Self::Past { value, .. } => {
+                is_number(value, probe.past, fold) && is_added(graph, value, &[probe.batch, probe.new], fold)
             }
             Self::Positions { value, offset, .. } => {
                 fold.value(value).is_ok_and(|value| is_positions(value, probe, offset))
@@ -163,6 +174,11 @@ impl<'m> LengthReplacement<'m> {
             }
         }
     }
+}
+
+/// Returns `true` if a value contains this number alone.
+fn is_number(value: &str, number: usize, fold: &mut Fold<'_>) -> bool {
+    fold.value(value).is_ok_and(|value| value.as_ints() == Some(&[signed(number)]))
 }
 
 fn is_positions(value: &Value, probe: &Probe, offset: i64) -> bool {

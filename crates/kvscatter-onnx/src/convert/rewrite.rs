@@ -60,7 +60,7 @@ pub(super) fn rewrite<'m>(
             | LengthReplacement::Positions { value, .. }
             | LengthReplacement::Columns { value, .. } => _ = replaced.insert(new, value),
             // They have a new axis of the samples.
-            LengthReplacement::Rows { .. } => {}
+            LengthReplacement::Past { .. } | LengthReplacement::Rows { .. } => {}
         }
     }
     if let Some(mask) = exported.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) {
@@ -174,6 +174,7 @@ fn replace(
 ) -> Result<String, OnnxError> {
     let (value, element) = match *replacement {
         LengthReplacement::Total { value, element, .. }
+        | LengthReplacement::Past { value, element }
         | LengthReplacement::Positions { value, element, .. } => (value, element),
         LengthReplacement::Columns { value, .. } | LengthReplacement::Rows { value, .. } => {
             (value, ElementType::Int64)
@@ -191,6 +192,10 @@ fn replace(
             let shape = rewriter.editor.ints(&vec![1; rank])?;
             let capacity = rewriter.editor.node("Reshape", &[&capacity, &shape]);
             NewNode::cast(&capacity, element)
+        }
+        LengthReplacement::Past { .. } => {
+            let past = rewriter.past()?;
+            NewNode::cast(&past, element)
         }
         LengthReplacement::Positions { offset, .. } => {
             let mut positions = rewriter.positions()?;

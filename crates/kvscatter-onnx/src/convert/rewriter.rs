@@ -118,9 +118,14 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             }
         };
         let tokens = self.editor.range(&new)?;
+        let past = self.past()?;
+        self.shared("Add", &[&past, &tokens])
+    }
+
+    /// Adds the number of cached tokens of each sample, int64 `[batch, 1]`. Returns the name.
+    pub(super) fn past(&mut self) -> Result<String, OnnxError> {
         let one = self.editor.ints(&[1])?;
-        let first = self.shared("Unsqueeze", &[&self.write_indices.clone(), &one])?;
-        self.shared("Add", &[&first, &tokens])
+        self.shared("Unsqueeze", &[&self.write_indices.clone(), &one])
     }
 
     /// Adds the visibility of slots for scores of this layout: bool `[batch, 1.., new tokens, slots]`, or

@@ -72,6 +72,28 @@ fn positions_with_an_offset_that_changes_are_refused() {
     }
 }
 
+/// Positions that count real tokens depend on the ids, so they are not known.
+const COUNTED: &str = "real = Cast(Not(Equal(input_ids, 1))) {to=int32}
+    counted = Mul(Add(CumSum(real, 1), $), real)
+    x = Add(words, Gather(places, Add(Cast(counted) {to=int64}, 1)))";
+
+#[test]
+fn counted_positions_begin_at_the_past_of_each_sample() {
+    for past in ["Cast(length) {to=int32}", "Cast(Unsqueeze(length, [0, 1])) {to=int32}"] {
+        check(&COUNTED.replace('$', past));
+    }
+}
+
+#[test]
+fn counted_positions_that_begin_elsewhere_are_refused() {
+    for past in ["Min(length, 12)", "Mul(length, 2)", "Add(length, new)", "Unsqueeze(length, [0, 1, 2])"] {
+        let rows = COUNTED.replace('$', &format!("Cast({past}) {{to=int32}}"));
+        assert_refused!(convert(&model(&rows), SLOTS), ConvertRefusal::LengthDependence { .. });
+    }
+    let rows = COUNTED.replace("Add(CumSum(real, 1), $)", "Mul(CumSum(real, 1), Cast(length) {to=int32})");
+    assert_refused!(convert(&model(&rows), SLOTS), ConvertRefusal::LengthDependence { .. });
+}
+
 /// Slots that are not in use may have any value in the mask, so positions must not count them.
 #[test]
 fn positions_that_count_the_whole_mask_are_refused() {
