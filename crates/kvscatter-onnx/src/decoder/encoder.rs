@@ -38,22 +38,26 @@ pub(super) fn assign<'m>(graph: &Graph<'m>, inputs: &mut [Input<'m>]) {
             input.role = InputRole::Encoder(part);
         }
     }
-    let lengths = inputs.iter().filter(|input| matches!(input.role, InputRole::Encoder(_)));
+    let is_of_encoder = |input: &Input<'m>| matches!(input.role, InputRole::Encoder(_));
+    if !inputs.iter().any(is_of_encoder) {
+        return;
+    }
+    // Another mask may mark padding with 1.
+    let is_mask = |input: &Input<'m>| {
+        let value = &input.value;
+        value.name == MASK && value.rank() == Some(2) && !is_float(value.element)
+    };
+    let lengths = inputs.iter().filter(|input| is_of_encoder(input) || is_mask(input));
     let lengths: BTreeSet<_> = lengths.filter_map(|input| length(&input.value)).collect();
     // Some decoders read only the shape of the states, beside keys and values.
     let has_length = |value: &ValueInfo<'m>| length(value).is_some_and(|length| lengths.contains(length));
     for input in inputs.iter_mut().filter(|input| is_state(input) && has_length(&input.value)) {
         input.role = InputRole::Encoder(EncoderPart::States);
     }
-    let has_encoder = inputs.iter().any(|input| matches!(input.role, InputRole::Encoder(_)));
-    // Another mask may mark padding with 1. A mask of which only the shape is read hides nothing.
-    let is_mask = |input: &Input<'m>| {
-        let value = &input.value;
-        let is_read = graph.uses(value.name).any(|(node, _)| !node.reads_shape());
-        value.name == MASK && value.rank() == Some(2) && !is_float(value.element) && is_read
-    };
+    // A mask of which only the shape is read hides nothing.
+    let is_read = |input: &Input<'m>| graph.uses(input.value.name).any(|(node, _)| !node.reads_shape());
     let mut masks = inputs.iter_mut().filter(|input| input.role == InputRole::Other && is_mask(input));
-    if let Some(mask) = masks.next().filter(|_| has_encoder) {
+    if let Some(mask) = masks.next().filter(|mask| is_read(mask)) {
         mask.role = InputRole::Encoder(EncoderPart::Mask);
     }
 }

@@ -5,7 +5,7 @@ use kvscatter_onnx::decoder::{EncoderPart, InputRole};
 use kvscatter_onnx::{EncoderError, Model, join_encoder, unmerge};
 
 use crate::support::{
-    self, Nodes, assert_refused, counts, decoder, first, graph_mut, insert, maker, reader, reroute,
+    self, Nodes, assert_refused, counts, declare, decoder, first, graph_mut, insert, maker, reader, reroute,
 };
 
 const MAX_SEQ: usize = 24;
@@ -152,6 +152,28 @@ fn the_mask_of_an_encoder_is_found_by_its_name() {
     assert_eq!(role(&unread, "encoder_attention_mask"), InputRole::Other);
     "input_ids".clone_into(&mut graph_mut(&mut unread).node[0].input[0]);
     assert_eq!(role(&unread, "encoder_attention_mask"), InputRole::Unread);
+}
+
+/// Older versions of Optimum give keys and values another symbol than the mask and the states.
+#[test]
+fn states_whose_shape_alone_is_read_have_the_length_of_the_mask() {
+    for (length, role) in [
+        ("encoder_sequence_length", InputRole::Encoder(EncoderPart::States)),
+        ("other_length", InputRole::Other),
+    ] {
+        let mut model = load(T5);
+        for (name, _) in parts().into_iter().skip(1) {
+            declare(&mut model, &format!("{name}: float[batch_size, 4, encoder_sequence_length_out, 4]"));
+        }
+        let states = format!("states: float[batch_size, {length}, 16]");
+        support::extend(&mut model, &states, "size = Shape(states)", "size: int64[3]");
+        let states = decoder(&model).inputs.into_iter().find(|input| input.value.name == "states");
+        assert_eq!(states.unwrap().role, role, "{length}");
+        match role {
+            InputRole::Other => assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::InputShape { .. }),
+            _ => assert_eq!(convert(&model, MAX_SEQ).unwrap().report.caches.count, 4),
+        }
+    }
 }
 
 /// Returns Optimum's encoder, its decoder of the first step, and its decoder with a past.
