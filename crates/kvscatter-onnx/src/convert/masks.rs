@@ -216,6 +216,7 @@ impl Masks {
                     hidden(fold.value(floor)?).map_err(|error| mask.node.error_within(error))?;
                     continue;
                 }
+                MaskKind::Absent => continue,
             };
             let mut value = fold.value(name)?.clone();
             if value.data.is_none() {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::attention::{AttentionSites, ZeroAddition};
+use super::attention::{AttentionSites, MaskKind, ZeroAddition};
 use super::caches::AXIS;
 use super::exported::ExportedDecoder;
 use super::fusion::FusedAttention;
@@ -133,10 +133,16 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &AttentionSites<'_>
         if *place != (hides, rule) {
             return Err(mask.node.error(ConvertRefusal::SharedMask { value: mask.output.to_owned() }));
         }
-        if rewriter.editor.producer(mask.output) != Some(mask.node.index()) {
+        let mut output = mask.output.to_owned();
+        if mask.kind == MaskKind::Absent {
+            rewriter.editor.at(mask.node.index());
+            output = rewriter.editor.fresh("masked");
+            rewriter.editor.replace_uses(mask.output, &output);
+        } else if rewriter.editor.producer(mask.output) == Some(mask.node.index()) {
+            rewriter.editor.replacing(mask.node.index());
+        } else {
             continue;
         }
-        rewriter.editor.replacing(mask.node.index());
         let scores = passed.get(mask.scores).copied().unwrap_or(mask.scores);
         let element = mask.element;
         let biased = match bias {
@@ -148,7 +154,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &AttentionSites<'_>
             Some(bias) => {
                 let bias = rewriter.bias(bias, mask.layout, element)?;
                 let sum = NewNode::new("Add", &[scores, &bias]);
-                rewriter.editor.add(if hides { sum } else { sum.outputs(&[mask.output]) })
+                rewriter.editor.add(if hides { sum } else { sum.outputs(&[&output]) })
             }
         };
         if !hides {
@@ -159,7 +165,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &AttentionSites<'_>
         let filler = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
         let visible = rewriter.visible(mask.layout, site.rule())?;
-        rewriter.editor.add(NewNode::new("Where", &[&visible, &biased, &filler]).outputs(&[mask.output]));
+        rewriter.editor.add(NewNode::new("Where", &[&visible, &biased, &filler]).outputs(&[&output]));
     }
     for (output, scores) in passed {
         rewriter.editor.replace_uses(output, scores);

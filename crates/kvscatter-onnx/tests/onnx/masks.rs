@@ -330,3 +330,38 @@ fn a_slot_must_be_hidden_where_softmax_reads_it() {
     }
     assert_eq!(convert(&over(3), MAX_SEQ).unwrap().report.attention.count, 2);
 }
+
+/// The only new token of each step sees all tokens, so exporters leave its mask out.
+#[test]
+fn the_only_token_needs_no_mask() {
+    let separate = "y = MatMul(Softmax(MatMul(rows, Transpose(present.k) {perm=[0, 1, 3, 2]})), present.v)";
+    let merged = "shape = Concat(Mul(Shape(input_ids) {end=1}, 2), [-1, 4]) {axis=0}
+        scores = MatMul(Reshape(rows, shape), Transpose(Reshape(present.k, shape)) {perm=[0, 2, 1]})
+        y = Reshape(MatMul(Softmax(scores), Reshape(present.v, shape)), [-1, 2, 1, 4])";
+    let model = |tokens: &str, attention: &str| {
+        let nodes = format!(
+            "x = Gather(0.1[24, 8], input_ids)
+            rows = Transpose(Reshape(x, [0, 0, 2, 4])) {{perm=[0, 2, 1, 3]}}
+            present.k = Concat(past.k, rows) {{axis=2}}
+            present.v = Concat(past.v, rows) {{axis=2}}
+            {attention}
+            logits = Reshape(Transpose(y) {{perm=[0, 2, 1, 3]}}, [0, 0, 8])"
+        );
+        let inputs = format!("input_ids: int64[batch, {tokens}], past.k, past.v: float[batch, 2, past, 4]");
+        let outputs =
+            format!("logits: float[batch, {tokens}, 8], present.k, present.v: float[batch, 2, all, 4]");
+        parsed(&inputs, &nodes, &outputs)
+    };
+    for attention in [separate, merged] {
+        let model = model("1", attention);
+        let fused = convert(&model, MAX_SEQ).unwrap_or_else(|error| panic!("{attention}: {error}"));
+        assert_eq!(counts(&fused), (1, 1, 1));
+        let kept = convert(&model, ConvertOptions::new(MAX_SEQ).keep_attention(true)).unwrap();
+        let softmax = kept.model.graph().unwrap();
+        let softmax = softmax.nodes().iter().find(|node| node.is("Softmax")).unwrap().input(0).unwrap();
+        assert!(kept.model.graph().unwrap().producer(softmax).unwrap().0.is("Where"), "{attention}");
+    }
+    for tokens in ["2", "tokens"] {
+        assert_eq!(refusal(&model(tokens, separate), MAX_SEQ), ConvertRefusal::Unmasked, "{tokens}");
+    }
+}

@@ -114,6 +114,9 @@ pub(in crate::convert) enum MaskKind<'m> {
     Where { condition: &'m str, filler: &'m str, visible_where: bool },
     /// `max(scores, floor)`, which keeps masked scores finite.
     Floor { floor: &'m str },
+    /// Nothing, as for the only new token of each step, which sees all tokens. The node is the softmax, and the scores
+    /// after the mask are those before it.
+    Absent,
 }
 
 impl<'m> Mask<'m> {
@@ -122,7 +125,7 @@ impl<'m> Mask<'m> {
         match self.kind {
             MaskKind::Add { operand } => Some(operand),
             MaskKind::Where { condition, .. } => Some(condition),
-            MaskKind::Floor { .. } => None,
+            MaskKind::Floor { .. } | MaskKind::Absent => None,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::super::site::{Form, Mask, MaskKind, Scores, ScoresLayout, ZeroAdditio
 use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::convert::refusal::ConvertRefusal;
 use crate::fold::Value;
+use crate::{Node, OnnxError};
 
 /// The maximum number of masks in a row that are followed. Exporters use three: a causal mask, one for
 /// padding and one for a window.
@@ -67,12 +68,23 @@ fn masked<'m>(
     if before.masks.len() >= MAX_MASKS {
         return walk.decline("more than 16 masks follow each other");
     }
+    let after = after_mask(walk, reading.node, before, kind, [scores, reading.output()])?;
+    Ok(Some(Next::State(State::Scores(after))))
+}
+
+/// Returns scores after one more mask, with the names of the scores before and after it.
+pub(super) fn after_mask<'m>(
+    walk: &mut Walk<'_, 'm>,
+    node: &Node<'m>,
+    before: &Scores<'m>,
+    kind: MaskKind<'m>,
+    [scores, output]: [&'m str; 2],
+) -> Result<Scores<'m>, OnnxError> {
     let Some(layout) = walk.layout(scores)? else {
         return Err(ConvertRefusal::ScoresShape { rank: walk.rank(scores)? }.into());
     };
     let Value { element, .. } = *walk.fold.value(scores)?;
-    let (node, output) = (*reading.node, reading.output());
     let mut after = before.with(Form::Mask(before.masks.len()));
-    after.masks.push(Mask { node, kind, scores, output, layout, element, is_scaled: false });
-    Ok(Some(Next::State(State::Scores(after))))
+    after.masks.push(Mask { node: *node, kind, scores, output, layout, element, is_scaled: false });
+    Ok(after)
 }

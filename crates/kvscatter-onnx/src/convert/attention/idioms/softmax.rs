@@ -1,7 +1,8 @@
 //! A softmax makes weights of scores.
 
-use super::super::site::{Chain, Site};
+use super::super::site::{Chain, MaskKind, Site};
 use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
+use super::masks;
 use crate::convert::refusal::ConvertRefusal;
 
 pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
@@ -9,18 +10,24 @@ pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
     if !walk.is_over_last(reading.node)? {
         return walk.decline("this softmax is not over the slots");
     }
+    let mut scores = scores.clone();
     if scores.masks.is_empty() {
-        return Err(ConvertRefusal::Unmasked.into());
+        if walk.probe.new != 1 || scores.sink.is_some() {
+            return Err(ConvertRefusal::Unmasked.into());
+        }
+        let names = [reading.input(0); 2];
+        scores = masks::after_mask(walk, reading.node, &scores, MaskKind::Absent, names)?;
     }
     let is_over_slots = walk.fold.shape(reading.output())?.last() == Some(&walk.probe.total());
     if scores.sink.is_none() && !is_over_slots {
         return Ok(None);
     }
     let site = walk.sites.sites.len();
-    walk.sites.sites.push(Site::new(scores.clone(), *reading.node));
-    Ok(Some(Next::State(match scores.sink {
-        Some(_) => State::WeightsWithSink { site },
-        None => State::Weights { site, factors: Chain::default() },
+    let has_sink = scores.sink.is_some();
+    walk.sites.sites.push(Site::new(scores, *reading.node));
+    Ok(Some(Next::State(match has_sink {
+        true => State::WeightsWithSink { site },
+        false => State::Weights { site, factors: Chain::default() },
     })))
 }
 
