@@ -61,8 +61,9 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
         let find = |most| {
             let probe = shape_probe(decoder, &inputs, most);
             let mut fold = Fold::new(graph, external.as_ref());
-            probe.feed(&inputs, &mut fold)?;
-            let found = AttentionSites::find(graph, decoder, &probe, &mut fold, IDIOMS).and_then(|sites| {
+            let fed = probe.feed(&inputs, &mut fold);
+            let sites = fed.and_then(|()| AttentionSites::find(graph, decoder, &probe, &mut fold, IDIOMS));
+            let found = sites.and_then(|sites| {
                 let mut attentions = Attentions::find(decoder, &mut fold)?;
                 if !sites.over_concat.is_empty() || sites.merged().next().is_some() {
                     let mut whole = WholeCaches::new(graph, &inputs, external.as_ref())?;
@@ -72,16 +73,18 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
                 Ok((sites, attentions))
             });
             found.map_err(|cause| {
-                let short = if most > max_seq { None } else { short_table(graph, max_seq, &mut fold) };
-                short.unwrap_or_else(|| probe.error_at_length(cause))
+                let may_fit = cause.cause::<ConvertRefusal>().is_none();
+                let short = short_table(graph, max_seq, &mut fold);
+                (may_fit || short.is_some(), short.unwrap_or_else(|| probe.error_at_length(cause)))
             })
         };
         // Tables of positions and masks may have no row beyond `max_seq`. Fewer slots are tried then, although two axes
         // are then more likely to have the same size.
         let (sites, attentions) = match find(if inputs.fits(MANY) { MANY } else { max_seq.min(MANY) }) {
-            Err(error) if max_seq < MANY && error.cause::<ConvertRefusal>().is_none() => find(max_seq),
+            Err((may_fit, _)) if may_fit && max_seq < MANY => find(max_seq),
             found => found,
-        }?;
+        }
+        .map_err(|(_, error)| error)?;
         let probes = probes::probes(&inputs, max_seq, padding, 1, &BTreeSet::new());
         Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, padding, external })
     }
