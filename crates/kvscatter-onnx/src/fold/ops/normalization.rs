@@ -104,7 +104,7 @@ pub(super) fn dynamic_quantize(call: &Call<'_>) -> Outputs {
 }
 
 /// Evaluates `QuantizeLinear`. Its type is `output_dtype`, or the type of the zero point, or uint8. The elements are
-/// computed as [`block_scales`] describes.
+/// computed as [`scales`] describes.
 pub(super) fn quantize(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let zero_point = call.optional(2).map(|zero_point| zero_point.element);
@@ -112,9 +112,9 @@ pub(super) fn quantize(call: &Call<'_>) -> Outputs {
     call.output(element, input.shape.clone(), |shape| {
         let (least, most) = int_range(element).ok_or(Uncomputed::Unknown)?;
         let [least, most] = [least, most].map(|limit| number::int_to_float(ElementType::Float64, limit));
-        let numbers = input.known_floats()?.iter().zip(block_scales(call, shape)?);
-        let codes = numbers.map(|(number, scale)| {
-            let code = number::round(ElementType::Float32, number / scale).round_ties_even();
+        let numbers = input.known_floats()?.iter().zip(scales(call, shape)?);
+        let codes = numbers.map(|(number, (scale, zero))| {
+            let code = number::round(ElementType::Float32, number / scale).round_ties_even() + zero;
             number::float_to_int(element, code.clamp(least, most))
         });
         Ok(Values::Ints(codes.collect::<Result<_, _>>()?))
@@ -122,35 +122,45 @@ pub(super) fn quantize(call: &Call<'_>) -> Outputs {
 }
 
 /// Evaluates `DequantizeLinear`. Its type is `output_dtype`, or the type of the scale. The elements are computed as
-/// [`block_scales`] describes.
+/// [`scales`] describes.
 pub(super) fn dequantize(call: &Call<'_>) -> Outputs {
     let codes = call.input(0)?;
     let element = call.element("output_dtype")?.unwrap_or(call.input(1)?.element);
     call.output(element, codes.shape.clone(), |shape| {
         let codes = number::cast(codes.known()?, ElementType::Float32)?;
         let Values::Floats(codes) = codes else { return Err(Uncomputed::Unknown) };
-        let numbers = codes.iter().zip(block_scales(call, shape)?).map(|(code, scale)| code * scale);
+        let numbers =
+            codes.iter().zip(scales(call, shape)?).map(|(code, (scale, zero))| (code - zero) * scale);
         Ok(number::rounded(element, numbers))
     })
 }
 
-/// Returns the scale of each element of a value of this shape. It is known for float32 scales without zero points if
-/// one block takes a whole axis, which is how rows of caches are quantized.
-fn block_scales(call: &Call<'_>, shape: &[usize]) -> Result<Vec<f64>, Uncomputed> {
-    let scale = call.input(1)?;
-    let axis = call.axis("axis", 1, call.input(0)?)?;
-    let size = shape.get(axis).copied().unwrap_or_default();
+/// Returns the scale and the zero point of each element of a value of this shape. They are known for one float32 scale,
+/// as exporters quantize weights, and for float32 scales without zero points if one block takes a whole axis, which is
+/// how rows of caches are quantized.
+fn scales(call: &Call<'_>, shape: &[usize]) -> Result<Vec<(f64, f64)>, Uncomputed> {
+    let (scale, zero) = (call.input(1)?, call.optional(2));
     let is_single = |element| element == ElementType::Float32;
-    let is_known = is_single(scale.element)
-        && call.element("precision")?.is_none_or(is_single)
-        && call.optional(2).is_none()
-        && call.int("block_size", 0)? == shapes::signed(size)
-        && scale.shape == shapes::with_dim(shape, axis, 1);
-    if !is_known {
+    let block = call.int("block_size", 0)?;
+    let is_known = match *scale.shape {
+        [] => block == 0,
+        _ => {
+            let axis = call.axis("axis", 1, call.input(0)?)?;
+            let size = shape.get(axis).copied().unwrap_or_default();
+            zero.is_none() && block == shapes::signed(size) && scale.shape == shapes::with_dim(shape, axis, 1)
+        }
+    };
+    if !is_known || !is_single(scale.element) || !call.element("precision")?.is_none_or(is_single) {
         return Err(Uncomputed::Unknown);
     }
+    let zero = match zero.map(|zero| number::cast(zero.known()?, ElementType::Float32)).transpose()? {
+        None => 0.0,
+        Some(Values::Floats(zero)) if zero.len() == 1 => zero.first().copied().unwrap_or_default(),
+        Some(_) => return Err(Uncomputed::Unknown),
+    };
     let scales = scale.known_floats()?;
-    Ok(spread(&scale.shape, shape).map(|at| scales.get(at).copied().unwrap_or(f64::NAN)).collect())
+    let scale_at = |at| scales.get(at).copied().unwrap_or(f64::NAN);
+    Ok(spread(&scale.shape, shape).map(|at| (scale_at(at), zero)).collect())
 }
 
 /// Returns the shape of ONNX Runtime's product with blockwise quantized weights, which maps `K` columns to
