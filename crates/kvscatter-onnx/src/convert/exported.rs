@@ -13,7 +13,7 @@ use super::refusal::ConvertRefusal;
 use super::rule::{CacheWindow, CandidateRules, Rule};
 use super::tables::{self, ShortTable};
 use crate::decoder::{Cache, Decoder, Input, InputRole};
-use crate::fold::Fold;
+use crate::fold::{Fold, Value, Values};
 use crate::{ExternalData, Graph, Model, OnnxError};
 
 /// A number of slots that no other axis is likely to have as its size.
@@ -167,9 +167,26 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
     /// # Errors
     /// Returns [`ConvertRefusal::Table`], wrapped with the node that reads the table.
     pub(super) fn check_tables(&self, lanes: &mut [Lane<'m>]) -> Result<(), OnnxError> {
-        let short =
-            lanes.last_mut().and_then(|longest| short_table(self.graph, self.max_seq, &mut longest.fold));
+        let Some(longest) = lanes.last_mut() else { return Ok(()) };
+        let mut short = short_table(self.graph, self.max_seq, &mut longest.fold);
+        // Positions may count the ids that are not padding, and at most one of two ids is.
+        for id in [0, 1] {
+            if short.is_none() {
+                let mut fold = Fold::new(self.graph, self.external.as_ref());
+                longest.probe.feed(&self.inputs, &mut fold)?;
+                self.feed_ids(id, &mut fold)?;
+                short = short_table(self.graph, self.max_seq, &mut fold);
+            }
+        }
         short.map_or(Ok(()), Err)
+    }
+
+    /// Makes this the id of all tokens of a step that was fed to the fold.
+    fn feed_ids(&self, id: i64, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
+        let Some(ids) = self.decoder.input(InputRole::TokenIds) else { return Ok(()) };
+        let Value { element, shape, .. } = fold.value(ids.name)?.clone();
+        let data = Values::Ints(vec![id; shape.iter().product()]);
+        fold.set(ids.name, Value { element, shape, data: Some(data) })
     }
 
     /// Returns the rule of each attention operation.

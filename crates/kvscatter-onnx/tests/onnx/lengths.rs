@@ -85,12 +85,25 @@ fn counted_positions_begin_at_the_past_of_each_sample() {
 }
 
 #[test]
+fn a_table_for_counted_positions_needs_a_row_for_each_slot() {
+    for padding in ["1", "0", "2"] {
+        let rows = COUNTED
+            .replace('$', "Cast(length) {to=int32}")
+            .replace("input_ids, 1", &format!("input_ids, {padding}"));
+        let (table, max_seq) = ("places".to_owned(), SLOTS + 1);
+        assert_eq!(refusal(&model(&rows), max_seq), ConvertRefusal::Table { table, rows: 18, max_seq });
+        check(&rows);
+    }
+}
+
+#[test]
 fn counted_positions_that_begin_elsewhere_are_refused() {
+    let counted = COUNTED.replace("places", "0.3[64, 8]");
     for past in ["Min(length, 12)", "Mul(length, 2)", "Add(length, new)", "Unsqueeze(length, [0, 1, 2])"] {
-        let rows = COUNTED.replace('$', &format!("Cast({past}) {{to=int32}}"));
+        let rows = counted.replace('$', &format!("Cast({past}) {{to=int32}}"));
         assert_refused!(convert(&model(&rows), SLOTS), ConvertRefusal::LengthDependence { .. });
     }
-    let rows = COUNTED.replace("Add(CumSum(real, 1), $)", "Mul(CumSum(real, 1), Cast(length) {to=int32})");
+    let rows = counted.replace("Add(CumSum(real, 1), $)", "Mul(CumSum(real, 1), Cast(length) {to=int32})");
     assert_refused!(convert(&model(&rows), SLOTS), ConvertRefusal::LengthDependence { .. });
 }
 
