@@ -145,6 +145,8 @@ def main() -> None:
             results = Cell(kvscatter, exporter, folder, given.root / "checkpoints" / family.name).run()
             output.write_text(json.dumps(results, indent=1))
             failed = [f"{name}: {why}" for name, why in results.items() if isinstance(why, str)]
+            if results.get("transformers") is False:
+                failed.append("the export has other tokens than transformers")
             line = " | ".join(failed)[:200] or "ok"
             print(f"{exporter.name} {family.name}: {line} ({time.monotonic() - began:.0f} s)", flush=True)
 
