@@ -1,5 +1,6 @@
 """The machine of a run."""
 
+import os
 import platform
 import subprocess
 import time
@@ -21,7 +22,7 @@ def facts(tools: Any) -> list[tuple[str, str]]:
         "memory": f"{int(memory) / (1 << 20):.0f} GiB",
         "kernel": platform.release(),
         "llama-cpp-python": _output(python, "-c", llama),
-        "tract": _tract(tools.repository),
+        "tract": tract(tools.repository),
         "commit": commit(tools.repository),
     }
     return [(name, fact) for name, fact in known.items() if fact]
@@ -32,7 +33,8 @@ def commit(repository: Path) -> str:
     return _output("git", "-C", repository, "log", "-1", "--format=%h, %cs")
 
 
-def _tract(repository: Path) -> str:
+def tract(repository: Path) -> str:
+    """Returns the version of tract."""
     lines = (repository / "Cargo.lock").read_text().splitlines()
     return lines[lines.index('name = "tract-onnx"') + 1].split('"')[1]
 
@@ -60,6 +62,23 @@ class Stolen:
         """Returns the share of all time since the start."""
         spent = [now - then for now, then in zip(_ticks(), self._began, strict=True)]
         return spent[7] / max(1, sum(spent))
+
+
+class Others:
+    """Measures the time of processors that other programs and other virtual machines use."""
+
+    def __init__(self) -> None:
+        self._began, self._own = _ticks(), _own_ticks()
+
+    def share(self) -> float:
+        """Returns the share of all time since the start. This program's children must have ended."""
+        spent = [now - then for now, then in zip(_ticks(), self._began, strict=True)]
+        own = _own_ticks() - self._own
+        return (sum(spent) - spent[3] - spent[4] - own) / max(1, sum(spent))
+
+
+def _own_ticks() -> float:
+    return sum(os.times()[:4]) * os.sysconf("SC_CLK_TCK")
 
 
 def busy(seconds: float = 3.0) -> float:

@@ -26,12 +26,17 @@ TIED_DEVIATION = 0.05
 SMALL_DEVIATION = 0.1
 # Cross attention gives every token nearly the same result. Sharper attention keeps the texts from one repeated token.
 SHARPER = 3
+# The width of most encoder-decoders. The weights of wider ones are smaller and less sharp, because their longer sums
+# would amplify rounding until engines choose other tokens.
+WIDTH = 64
 SHARP = re.compile(r"(q_proj|k_proj|\.q|\.k|relative_attention_bias)\.weight$")
 
 
 def make_model(family: Family, seed: int) -> PreTrainedModel:
     """Returns the family's model in float32 with random weights."""
     config = AutoConfig.for_model(family.model_type, **family.settings)
+    wider = family.settings.get("d_model", WIDTH) / WIDTH
+    deviation = DEVIATION / wider**0.5
     torch.manual_seed(seed)
     model = _models(family, config).from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
@@ -41,7 +46,7 @@ def make_model(family: Family, seed: int) -> PreTrainedModel:
                 continue
             if weight.dim() >= 2:
                 is_sharp = family.has_encoder and SHARP.search(name)
-                weight.normal_(0, DEVIATION * SHARPER if is_sharp else DEVIATION)
+                weight.normal_(0, deviation * SHARPER / wider if is_sharp else deviation)
             else:
                 weight.add_(torch.randn_like(weight) * SMALL_DEVIATION)
         if config.tie_word_embeddings:

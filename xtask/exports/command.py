@@ -19,10 +19,11 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Kvscatter:
-    """The command and the ONNX Runtime that it loads."""
+    """The command, and the ONNX Runtime and the plugin that it loads."""
 
     program: Path
     runtime: Path
+    plugin: Path | None = None
 
     def convert(self, model: Path, output: Path, slots: int, encoder: Path | None) -> dict[str, Any]:
         """Makes the caches static, and writes an encoder with all outputs that the decoder takes."""
@@ -38,14 +39,20 @@ class Kvscatter:
         self, model: Path, encoder: Path | None, texts: list[Text], steps: int, engine: str
     ) -> list[list[int]]:
         """Continues texts as one batch and returns the new tokens of each."""
+        made = self.continued(model, encoder, texts, steps, engine)
+        return [sample["tokens"] for sample in made["samples"]]
+
+    def continued(
+        self, model: Path, encoder: Path | None, texts: list[Text], steps: int, engine: str, *more: Any
+    ) -> dict[str, Any]:
+        """Continues texts as one batch and returns the tokens and the times."""
         options = [f"--prompt-ids={','.join(map(str, text.prompt))}" for text in texts]
         if encoder:
             options += ["--encoder", encoder]
             for name, array in stack(encoder_inputs(encoder, texts)).items():
                 np.save(encoder.with_name(f"{name}.npy"), array)
                 options += ["--encoder-input", f"{name}={encoder.with_name(f'{name}.npy')}"]
-        made = self._run("generate", model, *options, "--tokens", steps, *self._engine(engine))
-        return [sample["tokens"] for sample in made["samples"]]
+        return self._run("generate", model, *options, "--tokens", steps, *self._engine(engine), *more)
 
     def inspect(self, model: Path, target: str) -> dict[str, Any]:
         """Returns what the target refuses, by failing."""
@@ -53,7 +60,8 @@ class Kvscatter:
 
     def _engine(self, engine: str, certify: bool = False) -> list[Any]:
         if engine == "ort":
-            return ["--engine", "ort", "--ort-lib", self.runtime, "--ort-plugin", "none"]
+            plugin = self.plugin or "none"
+            return ["--engine", "ort", "--ort-lib", self.runtime, "--ort-plugin", plugin]
         return ["--engine", engine]
 
     def _run(self, *words: Any) -> dict[str, Any]:

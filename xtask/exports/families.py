@@ -25,17 +25,17 @@ class Family:
 
 
 def families(only: list[str] | None = None) -> list[Family]:
-    """Returns the families of the table, or those that `only` names."""
+    """Returns the families of the table without those to time, or the ones that `only` names."""
     table = tomllib.loads(TABLE.read_text())
-    unknown = set(only or []) - set(table["family"])
+    rows = table["family"] | table["timed"]
+    unknown = set(only or []) - set(rows)
     if unknown:
         raise SystemExit(f"no such family: {', '.join(sorted(unknown))}")
-    return [_family(name, table) for name in table["family"] if not only or name in only]
+    return [_family(name, dict(rows[name]), table["common"]) for name in only or table["family"]]
 
 
-def _family(name: str, table: dict[str, Any]) -> Family:
-    row = dict(table["family"][name])
-    common = table["common"].get(row.pop("like", ""), {})
+def _family(name: str, row: dict[str, Any], commons: dict[str, Any]) -> Family:
+    common = commons.get(row.pop("like", ""), {})
     model_type = row.pop("model_type")
     environment = row.pop("environment", "optimum")
-    return Family(name, model_type, environment, table["common"]["all"] | common | row)
+    return Family(name, model_type, environment, commons["all"] | common | row)

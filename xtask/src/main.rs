@@ -192,6 +192,9 @@ enum Task {
     /// needs). Add `--help` for the options
     #[command(disable_help_flag = true)]
     BenchCacheTypes(Passed),
+    /// Times steps of encoder-decoders whose caches have few or many slots, in tract and in ONNX Runtime (needs Python
+    /// and 9 GB of disk, downloads once). Options: --reuse, --quick, --write-docs
+    BenchEncoders(Passed),
     /// Times the CUDA kernels on this machine's GPU and compares them with PyTorch, Triton, JAX and CuPy, if
     /// python3 has them. Add `--help` for the options
     #[command(disable_help_flag = true)]
@@ -264,6 +267,7 @@ fn main() -> ExitCode {
         Task::Bench(Passed { options }) => one(steps::bench(&options)),
         Task::BenchReal(Passed { options }) => one(steps_real::bench_real(&options)),
         Task::BenchCacheTypes(Passed { options }) => one(steps_real::bench_cache_types(&options)),
+        Task::BenchEncoders(Passed { options }) => one(steps_exports::bench_encoders(&options)),
         Task::BenchGpu(Passed { options }) => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),
     };
