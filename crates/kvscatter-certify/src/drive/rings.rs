@@ -299,8 +299,8 @@ impl<'s> Walk<'s> {
     }
 
     /// Feeds one step of at least `rows` rows if there is room. Returns how many rows of each sample's sequence it has,
-    /// with those of padding on the left. With states, the step has as few rows as the sample with the fewest tokens, so
-    /// that no sample with tokens is padded.
+    /// with those of padding on the left. With states, the step has as few rows as the sample with the fewest tokens,
+    /// so that no sample with tokens is padded.
     fn step(&mut self, counts: &[usize], rows: usize) -> Vec<usize> {
         let end = self.setting.around();
         let left = |sample: &Walker| (sample.first_slot + end).saturating_sub(sample.next);
