@@ -126,7 +126,7 @@ fn certified_with_state(fault: Fault, model: &str, original: Option<&str>) -> Ce
 fn decoders_with_states_are_certified_without_padding() {
     let orders = ["ragged decode", "ragged decode, short sample first", "ragged decode, short sample last"];
     let ragged = [&["ragged chunks"], &orders[..]].concat();
-    let by_states = "States, which contain every token that is fed, do not take these, so they were not run: prompts \
+    let by_states = "States, which depend on every row that is fed, do not take these, so they were not run: prompts \
                      padded on the left, prompts padded on the right";
     let by_operator = "GroupQueryAttention and states do not take these, so they were not run: prompts padded on the left, \
                        chunks of several samples in mid-cache, prompts padded on the right";
