@@ -19,8 +19,8 @@ use crate::fold::{Fold, Value, signed};
 use crate::names::{Names, replace_captures};
 use crate::proto::{ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::{
-    Data, Dimension, ExportForm, Graph, Model, OnnxError, Stacks, Tensor, ValueInfo, merged, opset,
-    plain_decoder, tensor_proto,
+    Data, Dimension, ExportForm, Graph, Model, OnnxError, PlainDecoder, Stacks, Tensor, ValueInfo, merged,
+    opset, plain_decoder, tensor_proto,
 };
 pub use error::EncoderError;
 
@@ -36,8 +36,7 @@ pub use error::EncoderError;
 /// * Returns [`EncoderError`] if the models do not belong together, or keep weights in different folders.
 /// * Returns the errors of [`Model::graph`] and of [`Decoder::from_graph`].
 pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<Model, OnnxError> {
-    let plain = plain_decoder(decoder)?;
-    let decoder = plain.as_ref().map_or(decoder, |plain| &plain.model);
+    let PlainDecoder { model: decoder, form } = plain_decoder(decoder)?;
     let hash = decoder.graph_hash()?;
     let decoder = decoder.graph()?;
     let decoder = Decoder::from_graph(&decoder)?;
@@ -57,7 +56,7 @@ pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<M
         }
     }
     let OwnValues { mut sources, states } = own_values(&Graph::new(&joined)?, &wanted)?;
-    if let Some(ExportForm::Stacked(stacks)) = plain.as_ref().map(|plain| &plain.form) {
+    if let Some(ExportForm::Stacked(stacks)) = &form {
         sources.extend(split_outputs(&mut joined, stacks, &wanted)?);
     }
     let is_open = |(input, part): &&(&ValueInfo<'_>, EncoderPart)| {

@@ -1,16 +1,18 @@
 //! Brings decoders that some exporters write into the form of the others.
 
+use std::borrow::Cow;
+
 use crate::merged::{self, TakenBranch, Unmerged};
 use crate::stacked::{self, Stacks, Unstacked};
 use crate::{Model, OnnxError};
 
 /// A decoder with a past, and with a cache for each layer.
 #[derive(Clone, Debug)]
-pub struct PlainDecoder {
+pub struct PlainDecoder<'m> {
     /// The decoder. Weights are unchanged.
-    pub model: Model,
-    /// The form of the exported decoder.
-    pub form: ExportForm,
+    pub model: Cow<'m, Model>,
+    /// The form of the exported decoder, if it is another one.
+    pub form: Option<ExportForm>,
 }
 
 /// The form of a decoder that is not a plain one.
@@ -23,14 +25,18 @@ pub enum ExportForm {
 }
 
 /// Converts a merged decoder ([`unmerge`](crate::unmerge)) or stacked caches ([`unstack`](crate::unstack)) to the form
-/// of other exporters. Returns `None` if the model needs neither.
+/// of other exporters. Returns the model itself if it needs neither.
 ///
 /// # Errors
 /// Returns the errors of these functions.
-pub fn plain_decoder(model: &Model) -> Result<Option<PlainDecoder>, OnnxError> {
+pub fn plain_decoder(model: &Model) -> Result<PlainDecoder<'_>, OnnxError> {
     if let Some(Unmerged { model, branch }) = merged::unmerge(model)? {
-        return Ok(Some(PlainDecoder { model, form: ExportForm::Merged(branch) }));
+        return Ok(PlainDecoder { model: Cow::Owned(model), form: Some(ExportForm::Merged(branch)) });
     }
-    let unstacked = stacked::unstack(model)?;
-    Ok(unstacked.map(|Unstacked { model, stacks }| PlainDecoder { model, form: ExportForm::Stacked(stacks) }))
+    Ok(match stacked::unstack(model)? {
+        Some(Unstacked { model, stacks }) => {
+            PlainDecoder { model: Cow::Owned(model), form: Some(ExportForm::Stacked(stacks)) }
+        }
+        None => PlainDecoder { model: Cow::Borrowed(model), form: None },
+    })
 }

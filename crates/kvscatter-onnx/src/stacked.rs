@@ -97,6 +97,7 @@ pub fn unstack(model: &Model) -> Result<Option<Unstacked>, OnnxError> {
             let slots =
                 slots.ok_or_else(|| refused(&layer.slots, layer.stack, "its number of slots is open"))?;
             for step in Step::all(slots) {
+                // The values of the last step are many, and an evaluation keeps all.
                 let mut fold = Fold::new(&graph, None);
                 step.feed(&inputs, &stacked, offset, &mut fold)?;
                 step.check(&graph, index, layer, &mut fold)?;
@@ -104,7 +105,8 @@ pub fn unstack(model: &Model) -> Result<Option<Unstacked>, OnnxError> {
         }
     }
     let mut split = model.clone();
-    let stacks = Split { graph: &graph, stacked: &stacked, caches: &caches, offset }.write(&mut split)?;
+    let stacks = Split { graph: &graph, inputs: &inputs, stacked: &stacked, caches: &caches, offset }
+        .write(&mut split)?;
     Ok(Some(Unstacked { model: split, stacks }))
 }
 
@@ -153,6 +155,7 @@ fn offset<'a, 'm>(
 /// What is written in place of stacked inputs.
 struct Split<'a, 'm> {
     graph: &'a Graph<'m>,
+    inputs: &'a [ValueInfo<'m>],
     stacked: &'a [&'a ValueInfo<'m>],
     caches: &'a [StackedCache<'a, 'm>],
     offset: &'a ValueInfo<'m>,
@@ -201,9 +204,8 @@ impl Split<'_, '_> {
     /// Gives each layer a past, to which the new rows are appended.
     fn write_cache(&self, cache: &StackedCache<'_, '_>, editor: &mut Editor<'_>) -> Result<Stack, OnnxError> {
         let StackedCache { input, output, layers } = cache;
-        let inputs_before = self.graph.inputs()?;
         let [past_length, present_length] =
-            ["past_length", "present_length"].map(|hint| fresh_symbol(&inputs_before, hint));
+            ["past_length", "present_length"].map(|hint| fresh_symbol(self.inputs, hint));
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for (index, layer) in layers.iter().enumerate() {
             let dims = |length| match (input.shape.as_deref(), layer.heads) {

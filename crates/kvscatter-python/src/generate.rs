@@ -174,7 +174,7 @@ impl Declared {
     /// Reads a decoder in its plain form.
     fn read(path: &Path, options: SessionOptions) -> Result<Self, SessionError> {
         let model = kvscatter_onnx::Model::load(path)?;
-        let model = plain_decoder(&model)?.map_or(model, |plain| plain.model);
+        let model = plain_decoder(&model)?.model;
         let graph = model.graph()?;
         let interface = Interface::new(&model, &Decoder::from_graph(&graph)?)?;
         let capacity = if interface.is_copied() { None } else { interface.capacity_or(options.capacity)? };

@@ -30,10 +30,9 @@ impl ExportedDecoder {
     /// Returns the errors of [`plain_decoder`], of [`Decoder::from_graph`] and of [`Interface::new`].
     pub fn new(model: &Model) -> Result<Self, SessionError> {
         let plain = plain_decoder(model)?;
-        let of_plain = plain.as_ref().map_or(model, |plain| &plain.model);
-        let mut interface = Interface::new(of_plain, &Decoder::from_graph(&of_plain.graph()?)?)?;
+        let mut interface = Interface::new(&plain.model, &Decoder::from_graph(&plain.model.graph()?)?)?;
         let mut stacks = None;
-        match plain.map(|plain| plain.form) {
+        match plain.form {
             None => {}
             Some(ExportForm::Merged(branch)) => {
                 let inputs = model.graph()?.inputs()?;

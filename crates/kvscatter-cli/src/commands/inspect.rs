@@ -16,7 +16,7 @@ use kvscatter_onnx::check_rings;
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::source::ModelSource;
-use kvscatter_onnx::{Model, hazards_beside, plain_decoder};
+use kvscatter_onnx::{Model, PlainDecoder, hazards_beside, plain_decoder};
 
 use crate::commands::named::{Dim, unique};
 use crate::error::CommandError;
@@ -84,8 +84,8 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let model = Model::load(&args.model)?;
     let in_file =
         |cause| kvscatter_onnx::OnnxError::InFile { path: args.model.clone(), cause: Box::new(cause) };
-    let plain = plain_decoder(&model).map_err(in_file)?;
-    let model = plain.as_ref().map_or(&model, |plain| &plain.model);
+    let PlainDecoder { model, form } = plain_decoder(&model).map_err(in_file)?;
+    let model = &*model;
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::from_graph(&graph).map_err(in_file)?;
     let sizes = sizes(&args, &decoder)?;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
             None => ConvertOutcome::near(model, sizes.capacity),
         }),
         sizes,
-        form: plain.as_ref().map(|plain| &plain.form),
+        form: form.as_ref(),
         hazards,
         rings,
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),

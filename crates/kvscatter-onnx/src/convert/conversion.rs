@@ -4,7 +4,7 @@ use super::cache_layout::CacheLayout;
 use super::options::ConvertOptions;
 use super::passes::{self, PASSES};
 use super::report::Report;
-use crate::{Model, OnnxError, plain_decoder};
+use crate::{Model, OnnxError, PlainDecoder, plain_decoder};
 
 /// A decoder with a static cache.
 #[derive(Debug)]
@@ -37,10 +37,9 @@ pub struct Converted {
 /// * Returns [`ConvertError::Capacity`](super::ConvertError::Capacity) or [`ConvertRefusal`](super::ConvertRefusal),
 ///   often wrapped in [`OnnxError::InNode`], if this decoder cannot be converted.
 pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {
-    let plain = plain_decoder(model)?;
-    let model = plain.as_ref().map_or(model, |plain| &plain.model);
+    let PlainDecoder { model, form } = plain_decoder(model)?;
     let options = options.into();
-    let passed = passes::run(model, options, &PASSES)?;
+    let passed = passes::run(&model, options, &PASSES)?;
     let mut converted = passed.model.into_owned();
     let ConvertOptions { keep_attention, .. } = options;
     let mut caches = passed.report.caches.narrow.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -52,6 +51,5 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     exported.name_decoder(converted.proto_mut());
     let exported = exported.with_options([keep_attention, options.may_cap()], &caches);
     exported.set(converted.graph_hash()?, converted.proto_mut());
-    let form = plain.as_ref().map(|plain| plain.form.clone());
     Ok(Converted { model: converted, report: Report { form, ..passed.report } })
 }

@@ -128,6 +128,6 @@ fn depends_on_slots(cause: &OnnxError, model: &Model) -> bool {
 /// Returns the number of new tokens if the model, or the branch that is converted, fixes it.
 fn fixed_tokens(model: &Model) -> Option<usize> {
     let plain = plain_decoder(model).ok()?;
-    let graph = plain.as_ref().map_or(model, |plain| &plain.model).graph().ok()?;
+    let graph = plain.model.graph().ok()?;
     Decoder::from_graph(&graph).ok()?.fixed_tokens()
 }

@@ -165,7 +165,7 @@ enum CachesBefore {
 
 impl CachesBefore {
     fn from_model(model: &Model) -> Result<Self, OnnxError> {
-        if plain_decoder(model)?.is_some() {
+        if plain_decoder(model)?.form.is_some() {
             return Ok(Self::Growing);
         }
         let graph = model.graph()?;
