@@ -54,7 +54,7 @@
 //! | made-up steps | `ring`, `probe`, `probes`, `sample_numbers` |
 //! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
 //! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `report`, `rewrite`, `metadata` |
-//! | passes | `pass`, `form`, `to_standard`, `joins`, `static_caches`, `raise_scatters`, `narrow`, `flat`, `passes` |
+//! | passes | `pass`, `form`, `to_standard`, `joins`, `static_caches`, `raise_scatters`, `narrow`, `flat`, `state_columns`, `passes` |
 //! | uses of a conversion | `mask_rule`, `conversion`, `cache_names`, `outcome` |
 
 mod attention;
@@ -90,6 +90,7 @@ mod rewriter;
 mod ring;
 mod rule;
 mod sample_numbers;
+mod state_columns;
 mod static_caches;
 mod tables;
 mod to_standard;

@@ -47,6 +47,7 @@ pub(crate) use roles::is_float;
 pub use roles::{EncoderPart, Input, InputRole};
 pub(crate) use shared_positions::source as source_of_slots;
 pub use state::State;
+pub(crate) use state::{COLUMNS, NewColumns};
 pub(crate) use step::{Step, StepInputs};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
@@ -81,8 +82,11 @@ impl<'m> Decoder<'m> {
         let outputs = graph.outputs()?;
         let mut inputs = graph.inputs()?;
         inputs.retain(|input| graph.is_input(input.name));
-        let mut caches = pairs::find(graph, &inputs, &outputs)?;
-        let states = state::take(&mut caches);
+        let columns = state::columns(graph, &outputs);
+        let is_columns = |output: &&ValueInfo<'_>| columns.values().any(|name| *name == output.name);
+        let others: Vec<_> = outputs.iter().filter(|output| !is_columns(output)).cloned().collect();
+        let mut caches = pairs::find(graph, &inputs, &others)?;
+        let states = state::take(graph, &mut caches, &columns);
         if caches.is_empty() {
             return Err(DecoderError::CacheNone.into());
         }
@@ -195,7 +199,7 @@ fn logits<'m>(
 ) -> Option<ValueInfo<'m>> {
     let is_cache = |name| {
         caches.iter().any(|cache| cache.present == name || cache.copies.contains(&name))
-            || states.iter().any(|state| state.present == name)
+            || states.iter().any(|state| state.present == name || state.columns == Some(name))
     };
     let has_rank_3 = |output: &ValueInfo<'_>| output.shape.as_ref().is_none_or(|shape| shape.len() == 3);
     outputs

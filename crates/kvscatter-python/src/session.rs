@@ -204,7 +204,8 @@ impl PyKvSession {
     /// Raises:
     ///     PositionError: `length` is negative, the sample has fewer tokens, or it had more at `begin`. If the model
     ///         has rings, a ring no longer has the rows that the next tokens would see. If it has states, `length` is
-    ///         neither 0 nor the number of tokens at `begin`.
+    ///         not 0, not the number of tokens at `begin`, and not one of the last lengths since then whose states
+    ///         the session has kept.
     ///     OptionError: The sample is not in this batch.
     fn truncate(
         &self,
@@ -289,9 +290,10 @@ impl PyKvSession {
     /// Keeps the first tokens, as many as `tokens` maps each sample to, that were fed since `begin`, and undoes the
     /// others.
     ///
-    /// This runs nothing if dropped tokens have left only rows. If the model has states, a sample that keeps some of
-    /// its tokens goes back to its point, and the kept tokens run again. The same happens if later rows of a ring have
-    /// overwritten some that the kept tokens need. All samples run again in one step.
+    /// This runs nothing if dropped tokens have left only rows, or states of convolutions that the model returns for
+    /// each token. In other models with states, a sample that keeps some of its tokens goes back to its point, and the
+    /// kept tokens run again. The same happens if later rows of a ring have overwritten some that the kept tokens need.
+    /// All samples run again in one step.
     ///
     /// If a run fails, all these samples are at their points, which are still set. Nothing changes before other
     /// exceptions.

@@ -3,7 +3,7 @@
 //! The rows of the first tokens stay where they are. Tokens run again, after the sample has gone back, if their rows
 //! alone are not enough:
 //!
-//! - The model has states, which only the last token of a run leaves.
+//! - The model has states, which only the last token of a run leaves, and no outputs with the earlier ones.
 //! - A ring no longer has rows that the kept tokens need, and no copies of them.
 //! - Tokens before them are dropped, which they have seen. Their positions change as well, and keys depend on those.
 

@@ -196,6 +196,11 @@ pub enum SessionError {
     /// The logits are of a type that cannot be converted to float32.
     #[error("output {output:?} is of {element}, which cannot be converted to float32")]
     LogitsElement { output: String, element: ElementType },
+    /// The columns of a convolution's state have another shape or type than those of the state and the tokens.
+    #[error(
+        "output {output:?} is {element} of shape {shape:?}, but the state and the new columns are {expected:?}"
+    )]
+    ColumnsShape { output: String, element: ElementType, shape: Vec<usize>, expected: Vec<usize> },
 
     // The calls of a running batch.
     /// The batch has no free index.
@@ -629,7 +634,7 @@ mod tests {
             encoder_texts encoder_length past_read cache_element \
             no_write_indices no_lengths ring_metadata ring_too_small no_logits input_unknown \
             embeddings input_rank tokens_fixed size_open sizes_differ capacity_open \
-            size_fixed empty logits_shape logits_element batch_full no_such_sample sample_twice \
+            size_fixed empty logits_shape logits_element columns_shape batch_full no_such_sample sample_twice \
             no_tokens no_block_ids block_count block_id block_overlap block_split no_samples no_chunk \
             capacity_exceeded token_unknown truncate_beyond \
             truncate_ring truncate_begun truncate_state begun not_begun accept_beyond path_order \

@@ -168,7 +168,7 @@ impl Generator {
     /// the caches grow, if the model takes one token in a run, if it returns logits for the last token only, or with
     /// [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
     ///
-    /// If the model has states, the tokens before a wrong drafted one run again, as
+    /// If the model returns its states after the last token only, the tokens before a wrong drafted one run again, as
     /// [`accept`](crate::KvSession::accept) describes, and the choice takes the cost of this into account.
     pub fn draft(&mut self, most: usize) {
         self.draft = most;

@@ -91,6 +91,9 @@ pub struct StatePort {
     pub element: ElementType,
     /// The dimensions after the batch. Open dimensions are `None`.
     pub inner: Vec<Option<usize>>,
+    /// The name of the output with the columns of a convolution's state and of the new tokens, if the model has it. See
+    /// [`State::columns`].
+    pub columns: Option<String>,
 }
 
 /// An input that an encoder computes once for each text. No step changes it.
@@ -341,6 +344,12 @@ impl Interface {
         self.caches.iter().filter_map(|cache| cache.ring)
     }
 
+    /// Returns `true` if the model has no states, or returns them after each token of a run.
+    #[must_use]
+    pub fn returns_all_states(&self) -> bool {
+        self.states.iter().all(|state| state.columns.is_some())
+    }
+
     /// Fills in open sizes of a row from `other`. That decoder computes the same function and declares the
     /// sizes.
     ///
@@ -435,6 +444,7 @@ impl StatePort {
             present: state.present.to_owned(),
             element: state.element,
             inner: state.shape.iter().skip(1).map(|dim| dim.size()).collect(),
+            columns: state.columns.map(str::to_owned),
         }
     }
 

@@ -175,8 +175,9 @@ impl KvSession {
     /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     /// - Returns [`SessionError::TruncateBeyond`] if fewer than `tokens` tokens are cached.
     /// - Returns [`SessionError::TruncateBegun`] if more tokens were cached at [`begin`](Self::begin).
-    /// - Returns [`SessionError::TruncateState`] if the model has states, unless the sample goes back to 0 or to the
-    ///   point of [`begin`](Self::begin).
+    /// - Returns [`SessionError::TruncateState`] if the model has states, unless the sample goes back to 0, to the point
+    ///   of [`begin`](Self::begin), or to one of the last tokens since then whose states are
+    ///   [kept](Self::accept_all).
     /// - Returns [`SessionError::TruncateRing`] if a ring no longer has the rows that the next tokens would see. A
     ///   sample can always be truncated by the ring's [rewind](kvscatter_onnx::convert::RingSize::rewind) below its
     ///   furthest token, to 0, and to the point of [`begin`](Self::begin). It can be truncated further if the ring
@@ -378,8 +379,10 @@ impl KvSession {
     /// Keeps the first tokens, as many as the number of each sample, that were fed since [`begin`](Self::begin), and
     /// undoes the others.
     ///
-    /// This runs nothing if dropped tokens have left only rows. If the model has states, a sample that keeps some of
-    /// its tokens goes back to its point, and the kept tokens run again. The same happens if later rows of a ring have
+    /// This runs nothing if dropped tokens have left only rows, or states of which the session has an earlier one. It
+    /// has those after each of the last 128 tokens, fed in runs of at most 128, if the model
+    /// [returns them](Interface::returns_all_states). In other models with states, a sample that keeps some of its
+    /// tokens goes back to its point, and the kept tokens run again. The same happens if later rows of a ring have
     /// overwritten some that the kept tokens need, which takes more than `capacity - chunk` tokens in a ring that
     /// `convert` made. All samples run again in one step, in runs of at most 512 tokens of each. So the sample has the
     /// rows and states of one that was fed only the kept tokens, in these runs.

@@ -20,7 +20,7 @@
 //! | the tokens of a run | `feed`, `blocks`, `ring_track`, `model_runs` |
 //! | one run of a model | `states`, `runner`, `encoder`, `encoder_run`, `inputs`, `logits` |
 //! | caches in two buffers | `out_of_place`, `exported`, `session_options`, `growing` |
-//! | samples, their rows and how they go back | `batch`, `caches`, `undo`, `sample_store` |
+//! | samples, their rows and how they go back | `batch`, `caches`, `state_history`, `undo`, `sample_store` |
 //! | a session | `steps`, `accept`, `saves`, `kv_session`, `transaction` |
 //! | the choice of tokens | `generate_options`, `sampling`, `lookup`, `texts` |
 //! | generation | `decoder`, `generate` |
@@ -60,6 +60,7 @@ mod sampling;
 mod saved;
 mod saves;
 mod session_options;
+mod state_history;
 mod states;
 mod steps;
 mod tensor;

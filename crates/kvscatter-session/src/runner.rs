@@ -161,8 +161,10 @@ impl Runner {
             returned: vec![&self.interface.logits],
         };
         states.bind(&mut step);
-        let ran = self.session.run(step)?;
+        let mut ran = self.session.run(step)?;
+        let columns = ran.returned.split_off(ran.returned.len().min(1));
         let logits = logits(&self.interface, ran.returned, feed)?;
+        states.take_columns(first, feed, columns)?;
         states.take(first, feed);
         Ok((logits, ran.present_at))
     }

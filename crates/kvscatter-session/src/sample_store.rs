@@ -9,6 +9,7 @@ use crate::error::SessionError;
 use crate::model_runs::ModelRun;
 use crate::runner::{LogitsTensor, Runner};
 use crate::sample::Sample;
+use crate::state_history;
 use crate::tensor::Tensor;
 use crate::undo::Undo;
 
@@ -210,7 +211,7 @@ impl SampleStore {
         self.batch.check_truncation(sample, to, |ring| {
             begun.is_some_and(|begun| begun.reaches(sample.batch_index(), to, ring))
         })?;
-        let keeps_state = to == 0 || to == cached || point == Some(to);
+        let keeps_state = to == 0 || to == cached || begun.is_some_and(|begun| begun.has_states(to));
         match &self.state {
             Some(state) if !keeps_state => {
                 Err(SessionError::TruncateState { sample, to, cached, input: state.clone() })
@@ -233,7 +234,7 @@ impl SampleStore {
     /// Makes a sample shorter. [`check_truncation`](Self::check_truncation) must have passed.
     fn shorten(&mut self, sample: Sample, to: usize) {
         self.batch.shorten(sample, to);
-        if let Some(begun) = self.begun.get(sample.batch_index()) {
+        if let Some(begun) = self.begun.get_mut(sample.batch_index()) {
             begun.restore(sample.batch_index(), to, self.batch.rings_mut(), &mut self.caches);
         }
     }
@@ -268,9 +269,18 @@ impl SampleStore {
         self.caches.zero_stale(run, self.batch.rings());
         self.batch.record(run);
         self.caches.hold(&run.overwritten);
+        let begun = self.begun.iter_mut().skip(run.samples.start);
+        let mut begun: Vec<_> = run.fed().zip(begun).filter(|(_, begun)| begun.tokens().is_some()).collect();
+        let returns_columns = !begun.is_empty() && run.feed.width <= state_history::TOKENS;
+        self.caches.states_mut().return_columns(returns_columns);
         let ran = self.caches.run(runner, run, inputs);
         self.caches.release();
-        ran
+        let ran = ran?;
+        for ((batch_index, sample), begun) in &mut begun {
+            begun.keep_states(*batch_index, sample.tokens.clone(), &self.caches)?;
+        }
+        self.caches.states_mut().return_columns(false);
+        Ok(ran)
     }
 
     /// Keeps the step: the samples have their new tokens.
@@ -287,6 +297,9 @@ impl SampleStore {
         for (batch_index, undo) in self.step.iter_mut().enumerate() {
             if let Some(tokens) = undo.tokens() {
                 undo.restore(batch_index, tokens, self.batch.rings_mut(), &mut self.caches);
+                if let Some(begun) = self.begun.get_mut(batch_index) {
+                    begun.forget_states(tokens);
+                }
             }
             undo.clear();
         }

@@ -20,6 +20,10 @@ pub struct States {
     current: Vec<Tensor>,
     /// The states that the last run returned.
     next: Vec<Tensor>,
+    /// Whether the next run returns the columns of the states.
+    returns_columns: bool,
+    /// The columns that the last run returned for its samples, by state, and the batch index of the first sample.
+    columns: (usize, Vec<Tensor>),
 }
 
 impl States {
@@ -32,7 +36,7 @@ impl States {
         let zeros = |port: &StatePort| session.zeros(port.element, &port.shape(batch));
         let current = ports.iter().map(zeros).collect::<Result<_, _>>()?;
         let next = ports.iter().map(zeros).collect::<Result<_, _>>()?;
-        Ok(Self { ports, current, next })
+        Ok(Self { ports, current, next, ..Self::default() })
     }
 
     /// Sets the states of each sample whose first token is fed to zero. The first sample of the step has the batch
@@ -51,6 +55,75 @@ impl States {
         let inputs = if step.samples.is_some() { &mut step.of_batch } else { &mut step.inputs };
         inputs.extend(pasts);
         step.outputs.extend(self.ports.iter().map(|port| port.present.as_str()).zip(&mut self.next));
+        let columns = self.ports.iter().filter_map(|port| port.columns.as_deref());
+        step.returned.extend(columns.filter(|_| self.returns_columns));
+    }
+
+    /// Lets the next run return the columns of all states, if the model has outputs with them. Forgets those of the last
+    /// run.
+    pub(crate) fn return_columns(&mut self, returns: bool) {
+        self.columns.1.clear();
+        self.returns_columns = returns && self.ports.iter().all(|port| port.columns.is_some());
+    }
+
+    /// Takes the columns that a step returned. Its first sample has the batch index `first`.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::ColumnsShape`] for a tensor that is missing or has another shape or type.
+    pub(crate) fn take_columns(
+        &mut self,
+        first: usize,
+        feed: &Feed,
+        returned: Vec<Tensor>,
+    ) -> Result<(), SessionError> {
+        let asked = self.ports.iter().filter(|_| self.returns_columns);
+        for (index, port) in asked.enumerate() {
+            let mut expected = port.shape(feed.samples.len());
+            expected.last_mut().into_iter().for_each(|columns| *columns += feed.width);
+            let tensor = returned.get(index);
+            if tensor.is_none_or(|tensor| tensor.shape() != expected || tensor.element() != port.element) {
+                let output = port.columns.clone().unwrap_or_default();
+                let element = tensor.map_or(port.element, Tensor::element);
+                let shape = tensor.map(Tensor::shape).unwrap_or_default().to_vec();
+                return Err(SessionError::ColumnsShape { output, element, shape, expected });
+            }
+        }
+        self.columns = (first, returned);
+        Ok(())
+    }
+
+    /// Returns the columns that the last run returned for a sample, by state, or `None` if it returned none.
+    pub(crate) fn columns(&self, batch_index: usize) -> Option<Vec<&[u8]>> {
+        let (first, columns) = &self.columns;
+        let index = batch_index.checked_sub(*first).filter(|_| !columns.is_empty())?;
+        columns.iter().map(|tensor| tensor.bytes().get(of_sample(tensor, index))).collect()
+    }
+
+    /// Sets the states of a sample to those after `tokens` tokens of a run of `width` tokens, whose columns are
+    /// `columns`, one state after the other.
+    pub(crate) fn set_from_columns(
+        &mut self,
+        batch_index: usize,
+        mut columns: &[u8],
+        width: usize,
+        tokens: usize,
+    ) {
+        for (port, state) in self.ports.iter().zip(&mut self.current) {
+            let (of_sample, size) = (of_sample(state, batch_index), state.shape().last().copied());
+            let (Some(target), Some(size)) = (state.bytes_mut().get_mut(of_sample), size) else { return };
+            let element = port.element.bits().unwrap_or_default() / 8;
+            let (row, from_row) = (size * element, (size + width) * element);
+            if row == 0 {
+                continue;
+            }
+            let rows = target.chunks_exact_mut(row).zip(columns.chunks_exact(from_row));
+            let len = rows.len() * from_row;
+            for (target, from) in rows {
+                let from = from.get(tokens * element..).and_then(|from| from.get(..row));
+                from.into_iter().for_each(|from| target.copy_from_slice(from));
+            }
+            columns = columns.get(len..).unwrap_or_default();
+        }
     }
 
     /// Takes the states that a step returned for the samples that got tokens. The first sample of the step has the

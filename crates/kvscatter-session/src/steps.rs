@@ -12,6 +12,7 @@ use crate::opening::check_tokens;
 use crate::runner::{LogitsTensor, Runner};
 use crate::sample::Sample;
 use crate::sample_store::SampleStore;
+use crate::state_history;
 use crate::tensor::check_value;
 
 /// The maximum number of tokens of a sample in a run that repeats tokens.
@@ -229,7 +230,7 @@ impl Steps {
 
     /// Returns `true` if tokens run again when the sample keeps some of the tokens of a step.
     pub(crate) fn runs_again(&self) -> bool {
-        !self.runner.interface.states.is_empty()
+        !self.runner.interface.returns_all_states()
     }
 
     /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.
@@ -240,7 +241,9 @@ impl Steps {
             return 0;
         }
         let of_rings = interface.rings().map(|ring| ring.capacity.saturating_sub(ring.chunk));
-        of_rings.min().unwrap_or(usize::MAX).saturating_sub(1)
+        let of_states = interface.states.iter().any(|state| state.columns.is_some());
+        let of_states = of_states.then_some(state_history::TOKENS);
+        of_rings.chain(of_states).min().unwrap_or(usize::MAX).saturating_sub(1)
     }
 
     fn limits(&self, store: &SampleStore, width: usize) -> Limits {

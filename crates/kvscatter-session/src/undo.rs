@@ -8,10 +8,13 @@
 //! from [`limit`](RingTrack::limit) on whose older row belongs to the sample at the point. These are at most as many
 //! rows as the window and the rewind have, for any number of steps.
 
+use std::ops::Range;
+
 use crate::caches::Caches;
 use crate::error::SessionError;
 use crate::memory_report::bytes;
 use crate::ring_track::RingTrack;
+use crate::state_history::StateHistory;
 
 /// A point that a sample can go back to.
 ///
@@ -22,8 +25,7 @@ pub(crate) struct Undo {
     tokens: Option<usize>,
     /// The copied rows, by ring size.
     rings: Vec<OldRows>,
-    /// The states at the point, one after the other.
-    states: Vec<u8>,
+    states: StateHistory,
 }
 
 /// The copied rows of the rings of one size.
@@ -46,8 +48,7 @@ impl Undo {
             (old.first, old.end) = (limit, limit);
             old.rows.clear();
         }
-        self.states.clear();
-        caches.states().copy_out(batch_index, &mut self.states);
+        self.states.begin(batch_index, caches.states());
     }
 
     /// Removes the point.
@@ -62,7 +63,7 @@ impl Undo {
 
     /// Returns the number of bytes allocated for copies.
     pub(crate) fn allocated(&self) -> u64 {
-        bytes(self.rings.iter().map(|old| old.rows.capacity()).sum::<usize>() + self.states.capacity())
+        bytes(self.rings.iter().map(|old| old.rows.capacity()).sum::<usize>() + self.states.allocated())
     }
 
     /// Copies the rows that a run overwrites when it writes up to the position `end`. Returns
@@ -96,18 +97,41 @@ impl Undo {
         Ok(())
     }
 
+    /// Keeps the states after each token that the last run fed a sample, if the run returned them.
+    pub(crate) fn keep_states(
+        &mut self,
+        batch_index: usize,
+        tokens: Range<usize>,
+        caches: &Caches,
+    ) -> Result<(), SessionError> {
+        match self.tokens {
+            Some(_) => self.states.keep(batch_index, tokens, caches.states()),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets the states after more than `to` tokens, because the sample has gone back.
+    pub(crate) fn forget_states(&mut self, to: usize) {
+        self.states.forget_after(to);
+    }
+
+    /// Returns `true` if the states after `to` tokens are known: those at the point, or those of later tokens.
+    pub(crate) fn has_states(&self, to: usize) -> bool {
+        self.tokens.is_some_and(|tokens| to == tokens || self.states.reaches(to))
+    }
+
     /// Returns `true` if a ring has or can get back the rows that a sample needs at `to` tokens, of which there are
     /// at least as many as at the point.
     pub(crate) fn reaches(&self, batch_index: usize, to: usize, ring: &RingTrack) -> bool {
         self.tokens.is_some_and(|tokens| is_covered(tokens, batch_index, to, ring))
     }
 
-    /// Writes back the rows that positions from `to` on have overwritten, and the states if the sample goes back to
-    /// the point itself.
+    /// Writes back the rows that positions from `to` on have overwritten, and the states after `to` tokens if they are
+    /// known.
     ///
     /// The number of tokens must be at least that of the point, and the sample must be able to go back to it.
     pub(crate) fn restore(
-        &self,
+        &mut self,
         batch_index: usize,
         to: usize,
         rings: &mut [RingTrack],
@@ -127,8 +151,9 @@ impl Undo {
             }
             ring.set_high(batch_index, ring.high(batch_index).min(undone));
         }
-        if to == tokens {
-            caches.states_mut().copy_in(batch_index, &self.states);
+        match to == tokens {
+            true => self.states.restore_point(batch_index, caches.states_mut()),
+            false => self.states.restore(batch_index, to, caches.states_mut()),
         }
     }
 }

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::ModelFile;
-use kvscatter_onnx::internal::proto::ValueInfoProto;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::{Dimension, ModelFile};
 use kvscatter_session::{
     Engine, Event, GenerateOptions, Generator, KvSession, LoadOptions, Memory, Sampling, Session,
     SessionError, SessionOptions, Step, StepOutput, Tensor, argmax, engine_label,
@@ -244,6 +244,45 @@ fn a_state_of_open_size_is_refused() {
     let opened = KvSession::open(&engine, &file, SessionOptions::default());
     let error = opened.map(|session| session.capacity()).unwrap_err();
     assert!(matches!(&error, SessionError::SizeOpen { input, axis: 1 } if input == "past.conv"), "{error}");
+}
+
+#[test]
+fn columns_of_another_shape_or_type_are_an_error() {
+    let (_folder, file) = changed(STATIC, |graph| {
+        conv_state::add(graph);
+        let mut join = NodeProto::new("Concat", &["past.conv", "channels"], &["columns"]);
+        join.attribute.push(AttributeProto::int("axis", 2));
+        graph.node.push(join);
+        let dims = [Dimension::Symbolic("batch"), Dimension::Known(256), Dimension::Unknown];
+        graph.output.push(ValueInfoProto::tensor("columns", 1, &dims));
+    });
+    let answers = [
+        (Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])])), vec![]),
+        (
+            Answers(|_, batch, width| {
+                let wrong = Tensor::zeros(ElementType::Float32, &[2, 256, 2 + width])?;
+                Ok(vec![logits(&[batch, width, 256]), wrong])
+            }),
+            vec![2, 256, 4],
+        ),
+        (
+            Answers(|_, batch, width| {
+                let wrong = Tensor::zeros(ElementType::Int32, &[2, 256, 3 + width])?;
+                Ok(vec![logits(&[batch, width, 256]), wrong])
+            }),
+            vec![2, 256, 5],
+        ),
+    ];
+    for (answer, got) in answers {
+        let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
+        let mut session = KvSession::open(&answer, &file, options).unwrap();
+        let sample = session.add().unwrap();
+        session.begin(sample).unwrap();
+        let error = session.step(&[(sample, &[1, 2])]).unwrap_err();
+        let SessionError::ColumnsShape { output, shape, expected, .. } = &error else { panic!("{error}") };
+        assert_eq!((output.as_str(), shape, expected.as_slice()), ("columns", &got, &[2, 256, 5][..]));
+        assert_eq!(session.cached_tokens(sample).unwrap(), 0);
+    }
 }
 
 #[test]

@@ -224,3 +224,12 @@ pub(super) fn write_caches(decoder: &Decoder<'_>, max_seq: usize, slots: &str, m
         set("states", &states.collect::<Vec<_>>().join("; "));
     }
 }
+
+/// Names the outputs with the columns of states, each with the past that they begin with.
+pub(super) fn write_columns<'a>(
+    columns: impl Iterator<Item = (&'a str, &'a String)>,
+    model: &mut ModelProto,
+) {
+    let columns: Vec<_> = columns.map(|(past, columns)| format!("{past} -> {columns}")).collect();
+    set_metadata(model, "kvscatter.state_columns", &columns.join("; "));
+}

@@ -14,14 +14,16 @@ use super::pass::{self, Change, Pass, Stage, Subject, at_origin, move_to_origin}
 use super::probes::Padding;
 use super::refusal::ConvertRefusal;
 use super::report::{CacheReport, Claim, PassReport, Report};
-use super::{caches, flat, form, joins, narrow, raise_scatters, ring, static_caches, to_standard};
+use super::{
+    caches, flat, form, joins, narrow, raise_scatters, ring, state_columns, static_caches, to_standard,
+};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
 use crate::{Model, OnnxError, opset, standard};
 
 /// The passes. Those that make caches static come after those that bring a decoder into the form that they expect, but
 /// scatters are raised first, because the other passes expect caches that grow.
-pub(super) static PASSES: [Pass; 9] = [
+pub(super) static PASSES: [Pass; 10] = [
     Pass {
         name: "raise operator set",
         claim: Claim::Values,
@@ -84,6 +86,13 @@ pub(super) static PASSES: [Pass; 9] = [
         stage: Stage::AfterStatic,
         takes: |_, _| false,
         run: flat::flatten_caches,
+    },
+    Pass {
+        name: "columns of states",
+        claim: Claim::Values,
+        stage: Stage::AfterStatic,
+        takes: |_, _| false,
+        run: state_columns::return_columns,
     },
 ];
 
@@ -154,7 +163,7 @@ pub(super) fn run<'m>(
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
         is_static |= pass.stage == Stage::MakesStatic;
-        if is_static && !options.takes_static() {
+        if is_static && !options.takes_static() && decoder.states.is_empty() {
             break;
         }
     }

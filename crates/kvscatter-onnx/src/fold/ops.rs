@@ -134,6 +134,7 @@ fn layer_rule(op_type: &str) -> Option<Evaluate> {
     Some(match op_type {
         "MatMul" => neural::mat_mul,
         "MatMulInteger" => neural::mat_mul_integer,
+        "Conv" => neural::conv,
         "Gemm" => neural::gemm,
         "Einsum" => neural::einsum,
 

@@ -3,7 +3,7 @@
 //! `python-tests/test_forms.py` shows in ONNX Runtime that such decoders compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, convert};
+use kvscatter_onnx::convert::{CacheLayout, ConvertOptions, ConvertRefusal, Converted, KeptState, convert};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
 use kvscatter_onnx::internal::proto::{FunctionProto, GraphProto, NodeProto};
 use kvscatter_onnx::internal::{MaskRule, mask_rule};
@@ -285,6 +285,76 @@ fn with_state() -> Model {
     );
     insert(&mut model, place + 1, Nodes::parse(&nodes));
     model
+}
+
+/// Returns llama with the same convolution as [`with_state`] in the form of public LFM2 files: the columns are joined,
+/// convolved and cut.
+fn with_joined_state() -> Model {
+    let mut model = with_state();
+    let embedded = "/model/embed_tokens/Gather_output_0";
+    let graph = graph_mut(&mut model);
+    let state = maker(graph, "present.conv");
+    graph.node.drain(state - 1..=state + 1);
+    let nodes = format!(
+        "new = Transpose(embedded) {{perm=[0, 2, 1]}}
+        joined = Concat(past.conv, new) {{axis=2}}
+        present.conv = Slice(joined, [-2], [9223372036854775807], [2])
+        mixed = Conv(joined, kernel) {{group=64}}
+        {embedded} = Transpose(mixed) {{perm=[0, 2, 1]}}"
+    );
+    insert(&mut model, state - 1, Nodes::parse(&nodes));
+    model
+}
+
+/// Each conversion returns the columns of the convolution, from which follows the state after each token.
+#[test]
+fn the_columns_of_a_convolution_are_returned() {
+    for exported in [with_state(), with_joined_state()] {
+        let before = decoder(&exported);
+        assert_eq!((before.caches.len(), before.states.len(), before.states[0].columns), (4, 1, None));
+        let converted = convert(&exported, MAX_SEQ).unwrap();
+        let state = &decoder(&converted.model).states[0];
+        assert_eq!((state.present, state.columns), ("present.conv", Some("present.conv.columns")));
+        let named = converted.model.metadata("kvscatter.state_columns");
+        assert_eq!(named, Some("past.conv -> present.conv.columns"));
+        check("with columns", &converted, [ElementType::Float32; 4]);
+        // They are added once.
+        let again =
+            convert(&converted.model, ConvertOptions::new(MAX_SEQ).layout(CacheLayout::Flat)).unwrap();
+        let outputs = |model: &Model| model.graph().unwrap().outputs().unwrap().len();
+        assert_eq!(outputs(&again.model), outputs(&converted.model));
+        assert_eq!(outputs(&converted.model), outputs(&exported) + 1);
+    }
+}
+
+/// A recurrent state has no columns, so tokens run again in any case.
+#[test]
+fn no_columns_are_returned_beside_a_recurrent_state() {
+    let mut model = with_state();
+    let graph = graph_mut(&mut model);
+    graph.input.extend(values("past.linear: float[batch_size, 1, 64, 64]"));
+    graph
+        .output
+        .extend(values("present.linear: float[batch_size, 1, 64, 64], linear: float[batch_size, n, 64]"));
+    let place = maker(graph, "embedded");
+    let nodes =
+        "linear, present.linear = LinearAttention@com.microsoft(embedded, embedded, embedded, past.linear)
+                 {q_num_heads=1, kv_num_heads=1}";
+    insert(&mut model, place + 1, Nodes::parse(nodes));
+    let converted = convert(&model, MAX_SEQ).unwrap();
+    let decoder = decoder(&converted.model);
+    assert_eq!(decoder.states.iter().map(|state| state.columns).collect::<Vec<_>>(), [None; 2]);
+}
+
+/// A window of keys is also joined and cut, but no convolution reads it.
+#[test]
+fn columns_that_no_convolution_reads_are_no_state() {
+    let mut model = with_joined_state();
+    let graph = graph_mut(&mut model);
+    let reader = maker(graph, "mixed");
+    graph.node[reader] =
+        Nodes::parse("mixed = Slice(joined, [2], [9223372036854775807], [2])").nodes.remove(0);
+    assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::Cut { .. });
 }
 
 #[test]

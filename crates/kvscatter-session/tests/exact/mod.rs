@@ -78,11 +78,11 @@ impl Session for ExactSession {
         let positions = fed(Purpose::Positions).map(int64s);
         let mask = fed(Purpose::Mask);
         let first = step.samples.as_ref().map_or(0, |samples| samples.start);
-        let mut states: Vec<Vec<u64>> = Vec::new();
-        for port in &self.interface.states {
+        let states = self.interface.states.iter().map(|port| {
             let past = input(&port.past);
-            states.push((first..first + batch).map(|sample| State(past).read(sample)).collect());
-        }
+            (first..first + batch).map(|sample| Columns::of_sample(past, sample)).collect::<Vec<_>>()
+        });
+        let mut states: Vec<_> = states.collect();
         let texts = first..first + batch;
         let texts: Vec<_> = texts.map(|sample| text(&self.interface.encoder, input, sample)).collect();
         let mut logits = Tensor::zeros(self.interface.logits_element, &[batch, width, 256]).unwrap();
@@ -93,10 +93,8 @@ impl Session for ExactSession {
                 let fed_position =
                     positions.as_ref().map_or(position, |fed| fed[sample * width + column] as usize);
                 let state = states.iter_mut().map(|of| &mut of[sample]);
-                let mut context = state.fold(texts[sample], |context, state| {
-                    *state = mix(*state, token as u64);
-                    mix(context, *state)
-                });
+                let mut context =
+                    state.fold(texts[sample], |context, state| mix(context, state.push(token as u64)));
                 let caches = caches.chunks(2).zip(self.interface.caches.chunks(2));
                 for (layer, (pair, ports)) in caches.enumerate() {
                     for (part, rows) in pair.iter().enumerate() {
@@ -127,12 +125,17 @@ impl Session for ExactSession {
             Some(Fault::Panics) => resume_unwind(Box::new(PANIC)),
             _ => {}
         }
-        for (port, values) in self.interface.states.iter().zip(states) {
+        let mut columns = Vec::new();
+        for (port, states) in self.interface.states.iter().zip(&states) {
             let present = step.outputs.iter_mut().find(|(name, _)| *name == port.present);
-            let tensor = &mut present.unwrap().1;
-            for (sample, value) in (first..).zip(values) {
-                let len = tensor.len() / tensor.shape()[0];
-                tensor.bytes_mut()[sample * len..][..8].copy_from_slice(&value.to_le_bytes());
+            let present = &mut present.unwrap().1;
+            (first..).zip(states).for_each(|(sample, state)| state.write_last(present, sample));
+            if let Some(name) = port.columns.as_deref().filter(|name| step.returned.contains(name)) {
+                assert_eq!(step.returned[1 + columns.len()], name);
+                let shape = [batch, present.shape()[1], present.shape()[2] + width];
+                let mut tensor = Tensor::zeros(port.element, &shape).unwrap();
+                (0..).zip(states).for_each(|(sample, state)| state.write_last(&mut tensor, sample));
+                columns.push(tensor);
             }
         }
         if fault == Some(Fault::WrongShape) {
@@ -141,18 +144,48 @@ impl Session for ExactSession {
         let part = |cache: &Tensor| cache.part(&(first..first + batch)).unwrap().0;
         let at = step.shared.iter().map(|shared| shared.cache.address() + part(shared.cache).start);
         let present_at = at.collect();
-        Ok(StepOutput { present_at, returned: vec![logits], elapsed: Duration::from_micros(1) })
+        let returned = std::iter::once(logits).chain(columns).collect();
+        Ok(StepOutput { present_at, returned: returned, elapsed: Duration::from_micros(1) })
     }
 }
 
-/// A state of a batch, of which the first 8 bytes of each sample are used.
-struct State<'t>(&'t Tensor);
+/// The columns of a sample's state and of new tokens, `[channels, columns]`, in float32. A column is a hash of its token
+/// and of the columns before it, of which the first two channels have one half each.
+struct Columns(Vec<u64>);
 
-impl State<'_> {
-    fn read(&self, sample: usize) -> u64 {
-        let len = self.0.len() / self.0.shape()[0];
-        u64::from_le_bytes(self.0.bytes()[sample * len..][..8].try_into().unwrap())
+impl Columns {
+    fn of_sample(state: &Tensor, sample: usize) -> Self {
+        let [_, channels, columns] = *state.shape() else { panic!() };
+        let half = |channel: usize, column: usize| {
+            let at = ((sample * channels + channel) * columns + column) * 4;
+            u64::from(u32::from_le_bytes(state.bytes()[at..][..4].try_into().unwrap()))
+        };
+        Self((0..columns).map(|column| half(0, column) | half(1, column) << 32).collect())
     }
+
+    /// Adds the column of a token, and returns it.
+    fn push(&mut self, token: u64) -> u64 {
+        let column = column(&self.0, token);
+        self.0.push(column);
+        column
+    }
+
+    /// Writes the last columns, as many as the tensor has.
+    fn write_last(&self, tensor: &mut Tensor, sample: usize) {
+        let [_, channels, columns] = *tensor.shape() else { panic!() };
+        for (at, column) in self.0[self.0.len() - columns..].iter().enumerate() {
+            for (channel, half) in [*column as u32, (column >> 32) as u32].into_iter().enumerate() {
+                let at = ((sample * channels + channel) * columns + at) * 4;
+                tensor.bytes_mut()[at..][..4].copy_from_slice(&half.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Returns the column of a token after earlier ones. Before the first token, there are columns of zeros.
+fn column(earlier: &[u64], token: u64) -> u64 {
+    let last = |back: &usize| earlier.len().checked_sub(*back).map_or(0, |at| earlier[at]);
+    [3, 2, 1].iter().map(last).fold(token, mix)
 }
 
 /// Returns a hash of what an encoder has computed for a sample of a batch, or 0 if there are no such inputs.
@@ -294,7 +327,7 @@ impl Expected {
             let position = self.tokens.len();
             let mut context = self.text;
             if !interface.states.is_empty() {
-                let state = mix(self.states.last().copied().unwrap_or_default(), token as u64);
+                let state = column(&self.states, token as u64);
                 self.states.push(state);
                 context = mix(context, state);
             }

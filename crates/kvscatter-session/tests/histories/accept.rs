@@ -15,7 +15,12 @@ fn begun() -> (KvSession, [Sample; 2], Plan) {
     begun_with(&model())
 }
 
+/// Returns a model that returns its state after the last token only.
 fn model() -> models::Made {
+    models::without_columns(&with_columns())
+}
+
+fn with_columns() -> models::Made {
     let (windows, sizes, _) = models::RINGS[0];
     models::rings_with_state(windows, sizes)
 }
@@ -46,8 +51,8 @@ fn check(session: &mut KvSession, sample: Sample, kept: &[i64]) {
 
 #[test]
 fn any_number_of_tokens_is_kept() {
-    for tokens in 0..=5 {
-        let (mut session, [sample, other], _) = begun();
+    for (tokens, model) in (0..=5).flat_map(|tokens| [(tokens, model()), (tokens, with_columns())]) {
+        let (mut session, [sample, other], _) = begun_with(&model);
         session.accept(sample, tokens).unwrap();
         assert_eq!(session.begun(sample).unwrap(), None);
         check(&mut session, sample, &FED[..tokens]);
@@ -65,6 +70,63 @@ fn any_path_is_kept() {
         let (mut session, [sample, _], _) = begun();
         session.accept_rows(sample, &rows).unwrap();
         check(&mut session, sample, &kept);
+    }
+}
+
+/// The next run would fail.
+#[test]
+fn the_state_of_a_convolution_goes_back_to_each_of_the_last_tokens() {
+    let model = models::linear_with_columns();
+    for tokens in 0..=5 {
+        let (mut session, samples, plan) = begun_with(&model);
+        plan.set(0, Fault::Refuses);
+        // The states of dropped tokens are forgotten.
+        session.truncate(samples[0], BEFORE.len() + tokens.max(2)).unwrap();
+        session.accept_all(&samples.map(|sample| (sample, tokens))).unwrap();
+        assert!(!plan.clear());
+        samples.iter().for_each(|sample| check(&mut session, *sample, &FED[..tokens]));
+    }
+    let (mut session, [sample, _], _) = begun_with(&model);
+    session.truncate(sample, BEFORE.len() + 2).unwrap();
+    session.step(&[(sample, &FED[3..])]).unwrap();
+    session.accept(sample, 3).unwrap();
+    check(&mut session, sample, &[FED[0], FED[1], FED[3]]);
+}
+
+/// The states after the last 128 tokens are kept, in whole runs.
+#[test]
+fn states_of_old_tokens_run_again() {
+    let model = models::long_with_columns();
+    let (before, long) = ([11; 3], [12; 120]);
+    for (tokens, runs_again) in [(0, false), (60, true), (119, true), (120, false), (150, false), (300, true)]
+    {
+        let plan = Plan::default();
+        let options = SessionOptions { batch: Some(1), ..SessionOptions::default() };
+        let mut session = KvSession::open(&Exact(plan.clone()), model.path(), options).unwrap();
+        let sample = session.add().unwrap();
+        session.step(&[(sample, &before)]).unwrap();
+        session.begin(sample).unwrap();
+        session.step(&[(sample, &long)]).unwrap();
+        session.step(&[(sample, &[13; 40])]).unwrap();
+        let fed = match tokens {
+            300 => {
+                // A run of too many tokens returns no states but its last.
+                session.step(&[(sample, &[14; 190])]).unwrap();
+                [&long[..], &[13; 40], &[14; 190]].concat()
+            }
+            _ => [&long[..], &[13; 40]].concat(),
+        };
+        plan.set(0, Fault::Refuses);
+        let accepted = session.accept(sample, tokens);
+        assert_eq!((accepted.is_err(), plan.clear()), (runs_again, runs_again), "{tokens}");
+        if !runs_again {
+            let tokens = [&before[..], &fed[..tokens]].concat();
+            let logits = session.step(&[(sample, &[31])]).unwrap();
+            let mut expected = Expected::default();
+            expected.extend(session.interface(), &[&tokens[..], &[31]].concat());
+            let bytes: &[u8] = bytemuck::cast_slice(logits.last(sample).unwrap());
+            assert_eq!(bytes[..8], *expected.scores.last().unwrap(), "{}", tokens.len());
+        }
     }
 }
 
@@ -106,7 +168,7 @@ fn copies_and_saved_samples_keep_what_they_have() {
     let folder = tempfile::tempdir().unwrap();
     let saved = folder.path().join("saved");
     // A saved sample has the fingerprint of the model, so its file must stay.
-    let model = model();
+    let model = with_columns();
     let (mut session, [sample, other], _) = begun_with(&model);
     let copy = session.fork(sample, 1).unwrap()[0];
     session.save(sample, &saved).unwrap();

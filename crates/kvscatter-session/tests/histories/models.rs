@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::internal::proto::AttributeProto;
+use kvscatter_onnx::internal::proto::{AttributeProto, OperatorSetIdProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
@@ -96,14 +96,35 @@ fn with_rings(mut model: Model, windows: &[i64], (max_seq, chunk, rewind): Sizes
     Made::new(&converted.model)
 }
 
+/// Returns a model with linear caches and the state of a convolution, which it returns after each token.
+pub(crate) fn linear_with_columns() -> Made {
+    converted(&add_state(load(GROWING)), 48)
+}
+
+/// Returns such a model with more slots.
+pub(crate) fn long_with_columns() -> Made {
+    converted(&add_state(load("optimum-llama")), 400)
+}
+
 /// Returns a model with linear caches and the state of a convolution.
 pub(crate) fn with_state() -> Made {
     Made::new(&add_state(load(STATIC)))
 }
 
-/// Returns a model with rings for these windows, linear caches and the state of a convolution.
+/// Returns a model with rings for these windows, linear caches and the state of a convolution, which it returns after
+/// each token.
 pub(crate) fn rings_with_state(windows: &[i64], sizes: Sizes) -> Made {
     with_rings(add_state(load(GROWING)), windows, sizes)
+}
+
+/// Removes the outputs that return the states after each token.
+pub(crate) fn without_columns(made: &Made) -> Made {
+    let mut model = Model::load(&made.path()).unwrap();
+    let outputs = &mut model.proto_mut().graph.get_or_insert_default().output;
+    let count = outputs.len();
+    outputs.retain(|output| output.name.as_deref() != Some("present.conv.columns"));
+    assert_eq!(outputs.len(), count - 1);
+    Made::new(&model)
 }
 
 /// Adds attention to the keys and values of a text, whose heads have two sizes.
@@ -129,6 +150,11 @@ fn add_cross_attention(mut model: Model, is_masked: bool) -> Model {
 }
 
 fn add_state(mut model: Model) -> Model {
+    let domains = &mut model.proto_mut().opset_import;
+    if domains.iter().all(|of| of.domain.as_deref() != Some("com.microsoft")) {
+        let (domain, version) = (Some("com.microsoft".to_owned()), Some(1));
+        domains.push(OperatorSetIdProto { domain, version, ..OperatorSetIdProto::default() });
+    }
     super::conv_state::add(model.proto_mut().graph.get_or_insert_default());
     model
 }

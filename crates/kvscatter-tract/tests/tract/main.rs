@@ -8,6 +8,7 @@ mod attention;
 mod encoder;
 mod engine;
 mod histories;
+mod lfm2;
 mod mask_columns;
 mod matmul_nbits;
 mod narrow_caches;

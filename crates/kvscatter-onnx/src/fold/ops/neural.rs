@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 
 use super::reduce::total;
-use crate::OnnxError;
-use crate::fold::call::{Call, Outputs};
+use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::{self, fit, round};
 use crate::fold::shapes::{broadcast, elements, spread};
 use crate::fold::values::{Elements, Uncomputed};
 use crate::fold::{FoldError, Value, Values, shapes};
+use crate::{OnnxError, attribute};
 
 /// Evaluates `MatMul` as NumPy defines it. The last two axes are matrices, the axes before them broadcast,
 /// and a vector is a row or a column.
@@ -127,6 +127,37 @@ pub(super) fn causal_conv_with_state(call: &Call<'_>) -> Outputs {
         return Err(call.bad_shape(3, "[batch, channels, kernel size - 1]"));
     }
     call.shaped([(input.element, input.shape.clone()), (input.element, state)])
+}
+
+/// Returns the shape of a convolution.
+pub(super) fn conv(call: &Call<'_>) -> Outputs {
+    let [input, weight] = [call.input(0)?, call.input(1)?];
+    let (&[samples, _, ref sizes @ ..], &[channels, _, ref kernel @ ..]) =
+        (input.shape.as_slice(), weight.shape.as_slice())
+    else {
+        return Err(call.bad_shape(0, "rank 3 at least, as the weights"));
+    };
+    if kernel.len() != sizes.len() {
+        return Err(call.bad_shape(1, "the rank of input 0"));
+    }
+    if !["NOTSET", "VALID"].contains(&call.string("auto_pad", "NOTSET")?) {
+        return Err(FoldError::NoForm { what: "auto_pad" }.into());
+    }
+    let listed = |name, default, at: usize| -> Result<usize, OnnxError> {
+        let ints = call.attribute(name).map(attribute::ints).transpose()?.unwrap_or_default();
+        Ok(dim(ints.get(at).copied().unwrap_or(default))?)
+    };
+    let mut shape = vec![samples, channels];
+    for (axis, (&size, &kernel)) in sizes.iter().zip(kernel).enumerate() {
+        let pads = [listed("pads", 0, axis)?, listed("pads", 0, axis + sizes.len())?];
+        let padded = pads.into_iter().fold(size, usize::saturating_add);
+        let covered = listed("dilations", 1, axis)?.saturating_mul(kernel.saturating_sub(1));
+        let Some(last) = padded.checked_sub(covered.saturating_add(1)) else {
+            return Err(call.bad_shape(0, "at least the size of the kernel"));
+        };
+        shape.push(last / listed("strides", 1, axis)?.max(1) + 1);
+    }
+    call.shaped([(input.element, shape)])
 }
 
 /// Returns the shape of `MatMulInteger`, whose elements are int32.

@@ -208,6 +208,8 @@ fn layers_with_shapes_alone() {
         "Attention | float 1x1x1x1: 0, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, float 1x3: 0 1.0986122886681098 0, -, -, int64 1: 2 => float 1x1x1x1: 5",
         "Attention qk_matmul_output_mode=2 | float 1x1x1x1: 1, float 1x1x3x1: 1.0986122886681098 5 0, float 1x1x3x1: 8 9 4, bool 1x3: 1 0 1 => float 1x1x1x1: 7, float 1x1x3x1: 1.0986122886681098 5 0, float 1x1x3x1: 8 9 4, float 1x1x1x3: 1.0986123085021973 -inf 0",
         "Attention is_causal=1 | float 1x1x2x1: 0 0, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, -, -, -, int64 1: 2 => float 1x1x2x1: 8 6",
+        "Conv group=8 | float 2x8x7, float 8x1x4 => float 2x8x4",
+        "Conv strides=[2,1] pads=[1,0,1,2] dilations=[1,3] | float16 2x3x8x9, float16 6x3x3x2 => float16 2x6x4x8",
         "CausalConvWithState@com.microsoft | float 2x8x5, float 8x1x4, -, float 2x8x3 => float 2x8x5, float 2x8x3",
         "CausalConvWithState/27 | float 2x8x5, float 8x1x4 => float 2x8x5, float 2x8x3",
         "LinearAttention/27 q_num_heads=4 kv_num_heads=2 | float 2x5x12, float 2x5x6, float 2x5x8, float 2x2x3x4 => float 2x5x16, float 2x2x3x4",

@@ -8,7 +8,7 @@ const NAMES: &str = "|x|write_indices|attention_mask|position_ids|input_ids|past
     nonpad_kv_seqlen|a\nb|\u{1b}[31m|\u{202e}txt|..|/etc/passwd|batch|é€𝄞|then_branch";
 
 /// Operators of ONNX that the code under test treats in a special way.
-const OPERATORS: &str = "Abs Add And ArgMax Attention BitShift Cast CastLike Clip Concat Constant ConstantOfShape Cos \
+const OPERATORS: &str = "Abs Add And ArgMax Attention BitShift Cast CastLike Clip Concat Constant ConstantOfShape Conv Cos \
     CumSum DequantizeLinear Div Dropout DynamicQuantizeLinear Einsum Equal Expand EyeLike Flatten Gather \
     GatherElements GatherND Gelu Gemm Identity If LayerNormalization Less Loop MatMul MatMulInteger Mean Mod Neg \
     NonZero OneHot Pad Pow QuantizeLinear Range ReduceMax ReduceSum Reshape Resize RMSNormalization RotaryEmbedding \
