@@ -28,7 +28,8 @@ pub(super) enum Padding {
 ///
 /// * Prefill, chunks, and padding on the left, on the right and in between.
 /// * Padding on both sides of where each window begins.
-/// * Blocks, if the decoder takes their ids: in the step, in the past, across both, and across where windows begin.
+/// * Blocks, if the decoder takes their ids: in the step, in the past, across both, across where windows begin, and
+///   with padding.
 /// * A long prefill, the middle of the capacity, and the end of the capacity in chunks and by one token.
 ///   These find windows, thresholds and tables that end. The last probe is the longest.
 ///
@@ -55,21 +56,23 @@ pub(super) fn probes(
         Probe::new(batch, past, inputs.new_tokens().unwrap_or(few))
     };
     let ending = |total: usize, wanted: usize| probe(total.saturating_sub(new(wanted)), wanted).ending(total);
-    let mut probes = vec![probe(0, 4), probe(6, 3)];
+    let mut padded = Vec::new();
     match padding {
         Padding::Anywhere => {
-            probes.extend(ending(9, 3).each_padded(&once([0..2, 0..0, 0..4, 0..0, 3..5, 1..2])));
-            probes.extend(ending(5, 5).each_padded(&once([0..3, 0..1, 4..5])));
+            padded.extend(ending(9, 3).each_padded(&once([0..2, 0..0, 0..4, 0..0, 3..5, 1..2])));
+            padded.extend(ending(5, 5).each_padded(&once([0..3, 0..1, 4..5])));
             // The fewest tokens with padding in between.
-            probes.extend(ending(3, 3).each_padded(&once([1..2, 0..0, 0..1])));
+            padded.extend(ending(3, 3).each_padded(&once([1..2, 0..0, 0..1])));
             if let Some(&widest) = windows.last() {
                 let probe = ending(max_seq.min(widest.saturating_add(BESIDE)), 3);
-                probes.extend(probe.each_padded(&around_windows(probe.total(), windows)));
+                padded.extend(probe.each_padded(&around_windows(probe.total(), windows)));
             }
         }
-        Padding::Right => probes.extend(ending(5, 5).each_padded(&once([2..5, 4..5, 0..0]))),
+        Padding::Right => padded.extend(ending(5, 5).each_padded(&once([2..5, 4..5, 0..0]))),
         Padding::Nowhere => {}
     }
+    let mut probes = vec![probe(0, 4), probe(6, 3)];
+    probes.extend_from_slice(&padded);
     probes.extend([
         probe(1, 1),
         probe(0, max_seq.min(LONG)),
@@ -77,14 +80,12 @@ pub(super) fn probes(
         probe(max_seq.saturating_sub(LAST), LAST),
     ]);
     if inputs.have_blocks() {
-        let sizes = [(0, 4), (6, 3), (2, 7), (4, 9), (0, 13), (max_seq / 2, 2)];
+        let sizes = [(0, 4), (6, 3), (2, 7), (4, 9), (0, 13), (9, 1), (max_seq / 2, 2)];
         let at_windows = windows.iter().map(|window| (window.saturating_add(BESIDE), 3));
         let mut several: Vec<_> =
             sizes.into_iter().chain(at_windows).map(|(past, new)| probe(past, new)).collect();
         several.extend([ending(max_seq.min(LONG), LONG), ending(max_seq, LAST)]);
-        if padding == Padding::Anywhere {
-            several.extend(ending(9, 6).each_padded(&once([0..2, 3..5, 8..9, 1..7])));
-        }
+        several.extend(padded);
         probes.extend(several.iter().flat_map(in_all_blocks));
     }
     // A probe with more tokens than slots cannot occur.

@@ -212,6 +212,18 @@ fn a_mask_that_uses_the_ids_in_another_way_is_refused_with_the_name_of_the_input
             assert!(is_named, "{what}: {refusal}");
         }
     }
+    let distances = "counts = CumSum(attention_mask, 1); places = Unsqueeze(counts, [1, 2])
+        of_own = Unsqueeze(Slice(counts, length, total, [1]), [1, 3])
+        block = And(Equal(own, ids), GreaterOrEqual(own, 0))
+        tokens = Greater(places, Sub(of_own, 12)); slots_near = Greater(slots, Sub(column, 12))";
+    let several = "block = And(And(Equal(own, ids), GreaterOrEqual(own, 0)), Greater(Sub(total, length), 1))";
+    for (block, visible) in [
+        (distances, "visible = And(Or(And(causal, slots_near), And(block, tokens)), real)"),
+        (several, BEYOND_WINDOW),
+    ] {
+        let refusal = refusal(&Blocks { block, visible, ..Blocks::default() }.model(), SLOTS);
+        assert!(matches!(&refusal, ConvertRefusal::MaskBlocks { .. }), "{visible}: {refusal}");
+    }
     let block = "types = Unsqueeze(other, [1, 2]); block = And(Equal(own, types), GreaterOrEqual(own, 0))";
     let refusal = refusal(&Blocks { block, ..Blocks::default() }.model(), SLOTS);
     assert_eq!(refusal, ConvertRefusal::MaskInput { input: "other".to_owned() });
