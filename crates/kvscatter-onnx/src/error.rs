@@ -72,6 +72,14 @@ impl OnnxError {
         cause.downcast_mut()
     }
 
+    /// Returns an error about the same node with another cause.
+    pub(crate) fn caused_by<C: Cause>(self, cause: C) -> Self {
+        match self {
+            Self::InNode { node, .. } => Self::InNode { node, cause: Box::new(cause.into()) },
+            _ => cause.into(),
+        }
+    }
+
     /// Returns the error without the file, tensor and node that it is about.
     #[must_use]
     pub fn root(&self) -> &Self {

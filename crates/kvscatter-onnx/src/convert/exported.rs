@@ -99,18 +99,9 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
     /// Names the input without a role from which a mask is computed, if that is why the mask is not known. Names the
     /// input with the ids of blocks if a mask that is computed from it follows no rule.
     fn naming_input(&self, error: OnnxError) -> OnnxError {
-        let (role, refusal): (_, &dyn Fn(String) -> ConvertRefusal) = match error.cause() {
-            Some(ConvertRefusal::MaskUnknown) => {
-                (InputRole::Other, &|input| ConvertRefusal::MaskInput { input })
-            }
-            Some(&ConvertRefusal::Visibility { position, slot, hidden, .. }) => {
-                (InputRole::BlockIds, &move |input| ConvertRefusal::MaskBlocks {
-                    input,
-                    position,
-                    slot,
-                    hidden,
-                })
-            }
+        let role = match error.cause() {
+            Some(ConvertRefusal::MaskUnknown) => InputRole::Other,
+            Some(ConvertRefusal::Visibility { .. }) => InputRole::BlockIds,
             _ => return error,
         };
         let OnnxError::InNode { node, .. } = &error else { return error };
@@ -120,8 +111,14 @@ impl<'a, 'm> ExportedDecoder<'a, 'm> {
         let sources = self.decoder.sources(of_sites.chain(nodes.filter_map(AttentionNode::mask)));
         let is_source = |input: &&Input<'_>| input.role == role && sources.contains(input.value.name);
         let Some(input) = self.decoder.inputs.iter().find(is_source) else { return error };
-        let (refusal, node) = (refusal(input.value.name.to_owned()), node.clone());
-        OnnxError::InNode { node, cause: Box::new(refusal.into()) }
+        let input = input.value.name.to_owned();
+        let refusal = match error.cause() {
+            Some(&ConvertRefusal::Visibility { position, slot, hidden, .. }) => {
+                ConvertRefusal::MaskBlocks { input, position, slot, hidden }
+            }
+            _ => ConvertRefusal::MaskInput { input },
+        };
+        error.caused_by(refusal)
     }
 
     fn checked_masks(&mut self) -> Result<Vec<Lane<'m>>, OnnxError> {

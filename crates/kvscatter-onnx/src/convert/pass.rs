@@ -124,10 +124,7 @@ pub(super) fn check(pass: &Pass, subject: &Subject<'_, '_>, change: &Change) -> 
 fn differs(pass: &Pass, error: OnnxError) -> OnnxError {
     let Some(ConvertRefusal::LengthDependence { value }) = error.cause() else { return error };
     let refusal = ConvertRefusal::PassDiffers { pass: pass.name, value: value.clone() };
-    match error {
-        OnnxError::InNode { node, .. } => OnnxError::InNode { node, cause: Box::new(refusal.into()) },
-        _ => refusal.into(),
-    }
+    error.caused_by(refusal)
 }
 
 impl Change {

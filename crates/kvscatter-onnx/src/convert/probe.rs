@@ -235,6 +235,28 @@ impl Probe {
         Ok(is_fed)
     }
 
+    /// Feeds the ids of the blocks of new tokens alone to a converted graph, as sessions do. Returns the input of the
+    /// ids, or `None` if the graph has none.
+    pub(super) fn feed_new_blocks<'m>(
+        &self,
+        graph: &Graph<'m>,
+        growing: &Inputs<'m>,
+        slots: Slots<'_>,
+        fold: &mut Fold<'m>,
+    ) -> Result<Option<&'m str>, OnnxError> {
+        let mut inputs = growing.inputs.iter().filter(|input| input.role == InputRole::BlockIds);
+        let input = inputs.next().filter(|input| graph.is_input(input.value.name));
+        let Some(SizedInput { value: ValueInfo { name, element, .. }, .. }) = input else { return Ok(None) };
+        let mut new = self.clone();
+        for row in new.blocks.chunks_mut(self.total().max(1)) {
+            row.iter_mut().take(self.past).for_each(|id| *id = -1);
+        }
+        let (element, shape) = (*element, vec![self.batch, slots.max_seq]);
+        let data = new.values(InputRole::BlockIds, element, &shape, slots.max_seq);
+        fold.set(name, Value { element, shape, data })?;
+        Ok(Some(name))
+    }
+
     /// Returns the error of this probe. If the error shows that a table of masks or positions is too short,
     /// it is wrapped in one that names the number of tokens.
     pub(super) fn error_at_length(&self, cause: OnnxError) -> OnnxError {

@@ -160,6 +160,12 @@ pub enum ConvertRefusal {
     /// A value other than a mask depends on the length of the past in an unknown way.
     #[error("{value:?} depends on the length of the past in an unknown way")]
     LengthDependence { value: String },
+    /// A value other than a mask depends on the ids of blocks of cached tokens.
+    #[error(
+        "{value:?} depends on {input:?} of cached tokens: only masks may, because a step has the ids of its new tokens \
+         only"
+    )]
+    CachedBlocks { input: String, value: String },
     /// A pass changes a value that it claims to keep.
     #[error("the pass {pass:?} would change {value:?}")]
     PassDiffers { pass: &'static str, value: String },

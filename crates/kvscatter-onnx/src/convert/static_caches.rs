@@ -286,8 +286,18 @@ fn compare<'m>(
         if probe.feed_unread(&graph, &exported.inputs, slots, comparison.changed)? {
             comparison.check(&graph).map_err(place)?;
         }
+        if let Some(ids) = probe.feed_new_blocks(&graph, &exported.inputs, slots, comparison.changed)? {
+            comparison.check(&graph).map_err(|error| place(of_cached_blocks(error, ids)))?;
+        }
     }
     Ok(())
+}
+
+/// Names the input with the ids of blocks in an error about a value that differs.
+fn of_cached_blocks(error: OnnxError, input: &str) -> OnnxError {
+    let Some(ConvertRefusal::LengthDependence { value }) = error.cause() else { return error };
+    let refusal = ConvertRefusal::CachedBlocks { input: input.to_owned(), value: value.clone() };
+    error.caused_by(refusal)
 }
 
 /// Returns the oldest ONNX Runtime that computes a converted graph correctly without kvscatter's plugin.

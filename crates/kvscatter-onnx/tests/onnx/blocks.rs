@@ -228,3 +228,24 @@ fn a_mask_that_uses_the_ids_in_another_way_is_refused_with_the_name_of_the_input
     let refusal = refusal(&Blocks { block, ..Blocks::default() }.model(), SLOTS);
     assert_eq!(refusal, ConvertRefusal::MaskInput { input: "other".to_owned() });
 }
+
+/// A step has the ids of its new tokens only.
+#[test]
+fn values_may_depend_on_the_ids_of_new_tokens_and_not_on_those_of_cached_ones() {
+    let scaled = |scale: &str| {
+        let attention = format!("{SEPARATE}; scale = {scale}").replace("y = ", "unscaled = ");
+        let scaled = "y = Mul(unscaled, Unsqueeze(Cast(scale) {to=float}, [1, 3]))";
+        let attention = format!("{attention}\n{scaled}");
+        convert(&Blocks { attention: &attention, ..Blocks::default() }.model(), SLOTS)
+    };
+    assert!(scaled("Max(of_new, 1)").is_ok());
+    for scale in
+        ["ReduceMax(wide, [1])", "Slice(CumSum(Cast(Less(wide, 0)) {to=int64}, 1), length, total, [1])"]
+    {
+        let error = scaled(scale).unwrap_err();
+        let refusal = error.cause::<ConvertRefusal>();
+        let is_named = matches!(refusal, Some(ConvertRefusal::CachedBlocks { input, value })
+            if input == "block_sequence_ids" && value.contains("unsqueeze"));
+        assert!(is_named, "{scale}: {error}");
+    }
+}
