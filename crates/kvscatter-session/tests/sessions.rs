@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
+mod blocks;
 mod decoders;
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
 #[expect(dead_code, reason = "most faults are planted in certificates only")]
@@ -15,14 +16,12 @@ use std::path::{Path, PathBuf};
 
 use decoders::{GROWING, OPERATOR, STATIC, changed, find, greedy, ignore_event, model, tensor};
 use fake::{Fake, Fault};
-use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use kvscatter_session::{
-    End, Engine, Event, Feed, GenerateOptions, Generator, Interface, KvSession, LoadOptions, Sample,
-    Sampling, SessionError, SessionOptions, SessionSetting, Step, Tensor, argmax, to_f32,
+    End, Event, GenerateOptions, Generator, KvSession, Sample, Sampling, SessionError, SessionOptions,
+    SessionSetting, argmax,
 };
 use token_types::add_token_types;
 
@@ -789,77 +788,10 @@ fn with_block_ids(name: &str) -> (tempfile::TempDir, PathBuf) {
     })
 }
 
-/// Returns the logits after each token of the decoder with growing caches, which gets all tokens in one step.
-fn in_blocks(path: &Path, tokens: &[i64], ids: &[i64]) -> Vec<Vec<f32>> {
-    let model = Model::load(path).unwrap();
-    let graph = model.graph().unwrap();
-    let interface = Interface::new(&model, &Decoder::from_graph(&graph).unwrap()).unwrap();
-    let mut session = Fake(Fault::None).load(&model.file().unwrap(), LoadOptions::default()).unwrap();
-    let width = tokens.len();
-    let mut inputs =
-        Feed::next(&[0], width).tensors(&interface, |_, position| tokens[position], width).unwrap();
-    let given = inputs.iter_mut().find(|(name, _)| name == "block_sequence_ids").unwrap();
-    given.1 = Tensor::integers(ElementType::Int64, &[1, width], ids).unwrap();
-    let zeros = |length| {
-        let caches = interface.caches.iter();
-        caches.map(|port| Tensor::zeros(port.element, &port.shape(1, length)).unwrap()).collect::<Vec<_>>()
-    };
-    let (pasts, mut presents) = (zeros(0), zeros(width));
-    let pasts = interface.caches.iter().zip(&pasts).map(|(port, past)| (port.past.as_str(), past));
-    let step = Step {
-        inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).chain(pasts).collect(),
-        outputs: interface
-            .caches
-            .iter()
-            .zip(&mut presents)
-            .map(|(port, present)| (port.present.as_str(), present))
-            .collect(),
-        returned: vec![&interface.logits],
-        ..Step::default()
-    };
-    let logits = session.run(step).unwrap().returned.remove(0);
-    let logits = to_f32(logits.element(), logits.bytes()).unwrap();
-    logits.chunks(logits.len() / width).map(<[f32]>::to_vec).collect()
-}
-
 #[test]
 fn tokens_of_a_block_see_each_other() {
     let ((_static, path), (_growing, growing)) = (with_block_ids(STATIC), with_block_ids(GROWING));
-    let texts: [(&[i64], &[i64]); 3] = [
-        (&[1, 2, 3, 4, 5, 6, 7, 8], &[-1, 0, 0, 0, -1, 1, 1, -1]),
-        (&[11, 12, 13, 14, 15], &[5, 5, 4, 4, -1]),
-        (&[21, 22, 23], &[-1; 3]),
-    ];
-    let expected = texts.map(|(tokens, ids)| in_blocks(&growing, tokens, ids));
-    assert_ne!(expected[0], alone(texts[0].0));
-    let mut session = KvSession::open(&Fake(Fault::None), &path, sized(4)).unwrap();
-    let samples = [0, 1, 2].map(|_| session.add().unwrap());
-    // A first chunk, and a second one that begins with the next token. The texts have different lengths.
-    let first = session.step_with_blocks(&[
-        (samples[0], &texts[0].0[..4], &texts[0].1[..4]),
-        (samples[2], &texts[2].0[..2], &texts[2].1[..2]),
-    ]);
-    let first = first.unwrap();
-    let second = session.step_with_blocks(&[
-        (samples[0], &texts[0].0[4..], &texts[0].1[4..]),
-        (samples[1], texts[1].0, texts[1].1),
-        (samples[2], &texts[2].0[2..], &texts[2].1[2..]),
-    ]);
-    let second = second.unwrap();
-    for (logits, text, tokens) in
-        [(&first, 0, 0..4), (&first, 2, 0..2), (&second, 0, 4..8), (&second, 1, 0..5), (&second, 2, 2..3)]
-    {
-        for position in tokens.clone() {
-            let got = logits.after(samples[text], position - tokens.start).unwrap();
-            assert_eq!(got, expected[text][position], "{text} {position}");
-        }
-    }
-    // Later tokens are text, and their blocks may have the same ids.
-    let (tokens, ids) = (&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], &[-1, 0, 0, 0, -1, 1, 1, -1, -1, 2, 2]);
-    let expected = in_blocks(&growing, tokens, ids);
-    assert_eq!(session.step(&[(samples[0], &[9])]).unwrap().last(samples[0]).unwrap(), expected[8]);
-    let logits = session.step_with_blocks(&[(samples[0], &[10, 11], &[0, 0])]).unwrap();
-    assert_eq!([0, 1].map(|token| logits.after(samples[0], token).unwrap()), [&*expected[9], &expected[10]]);
+    blocks::compare(&Fake(Fault::None), &growing, &path, 0.0);
 }
 
 #[test]

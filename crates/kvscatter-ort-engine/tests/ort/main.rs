@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
+#[path = "../../../kvscatter-session/tests/blocks/mod.rs"]
+mod blocks;
 mod engine;
 mod histories;
 #[path = "../../../kvscatter-session/tests/poison/mod.rs"]

@@ -8,10 +8,11 @@ use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{GenerateOptions, Generator, KvSession, SessionError, SessionOptions};
 
+use crate::blocks;
 use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
 use crate::replay::protos::value;
-use crate::replay::{compare, rings};
+use crate::replay::{compare, rings, tiny};
 use crate::testdata;
 
 #[test]
@@ -154,6 +155,14 @@ fn nan_of_a_later_token_spares_earlier_tokens() {
     let engine = OnnxRuntime::load(None).unwrap();
     let folder = poisoned(13);
     nan_spares_earlier_tokens(&engine, &folder.path().join("model.onnx"), None, 13, 1e-4);
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn tokens_of_a_block_see_each_other() {
+    let [growing, converted] = tiny::in_blocks();
+    let engine = OnnxRuntime::load(None).unwrap();
+    blocks::compare(&engine, growing.subject().model, converted.subject().model, 1e-5);
 }
 
 /// All of these decoders have the same weights. The last declares no head size, which follows from its

@@ -121,6 +121,58 @@ pub(crate) fn rings(RingSetting { layers, chunk, rewind }: RingSetting) -> Made 
     Made::new(&with_traps(converted.model))
 }
 
+/// Returns a decoder with growing caches in which tokens of a block see each other, and the converted one. The window
+/// of the first layer hides tokens of a block, and that of the second one does not.
+pub(crate) fn in_blocks() -> [Made; 2] {
+    let mut model = growing(0);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    graph.input.push(value("block_sequence_ids", INT64, &["batch", "total"]));
+    for (name, dims, numbers) in [
+        ("zero", &[][..], &[0][..]),
+        ("one", &[], &[1]),
+        ("window", &[], &[WINDOW]),
+        ("axis", &[1], &[1]),
+        ("before_slots", &[2], &[1, 3]),
+        ("before_heads", &[2], &[1, 2]),
+    ] {
+        graph.initializer.push(int64s(name, dims, numbers.iter().copied()));
+    }
+    let size = |of: &str, axis, name: &str| {
+        with(with(node("Shape", &[of], &[name]), "start", axis), "end", axis + 1)
+    };
+    let sizes = [size("past_key_values.0.key", 2, "length"), size("input_ids", 1, "new")];
+    let nodes: [(&str, &[&str], &str); 19] = [
+        ("Add", &["length", "new"], "all"),
+        ("Squeeze", &["length"], "start"),
+        ("Squeeze", &["all"], "end"),
+        ("Range", &["zero", "end", "one"], "slots"),
+        ("Range", &["start", "end", "one"], "own_slots"),
+        ("Unsqueeze", &["own_slots", "axis"], "rows"),
+        ("Slice", &["block_sequence_ids", "length", "all", "axis"], "own_ids"),
+        ("Unsqueeze", &["own_ids", "before_slots"], "own"),
+        ("Unsqueeze", &["block_sequence_ids", "before_heads"], "ids"),
+        ("Equal", &["own", "ids"], "is_same"),
+        ("GreaterOrEqual", &["own", "zero"], "is_block"),
+        ("And", &["is_same", "is_block"], "block"),
+        ("LessOrEqual", &["slots", "rows"], "causal"),
+        ("Sub", &["rows", "window"], "before"),
+        ("Greater", &["slots", "before"], "near"),
+        ("Or", &["causal", "block"], "shown"),
+        ("And", &["shown", "near"], "visible0"),
+        ("And", &["causal", "near"], "recent"),
+        ("Or", &["recent", "block"], "visible1"),
+    ];
+    let nodes = nodes.into_iter().map(|(op_type, input, output)| node(op_type, input, &[output]));
+    graph.node.splice(0..0, sizes.into_iter().chain(nodes));
+    let attentions = graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("Attention"));
+    for (attention, mask) in attentions.zip(["visible0", "visible1"]) {
+        mask.clone_into(&mut attention.input[3]);
+        attention.attribute.retain(|attribute| attribute.name.as_deref() != Some("is_causal"));
+    }
+    let converted = convert(&model, CAPACITY).unwrap().model;
+    [Made::new(&model), Made::new(&converted)]
+}
+
 /// Returns a decoder with growing caches, whose first `windows` layers have a window.
 fn growing(windows: usize) -> Model {
     let mut graph = GraphProto { name: Some("tiny".to_owned()), ..GraphProto::default() };

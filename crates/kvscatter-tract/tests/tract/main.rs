@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 mod attention;
+#[path = "../../../kvscatter-session/tests/blocks/mod.rs"]
+mod blocks;
 mod encoder;
 mod engine;
 mod histories;

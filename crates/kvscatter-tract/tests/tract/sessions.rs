@@ -7,6 +7,7 @@ use kvscatter_onnx::Model;
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use kvscatter_tract::Tract;
 
+use crate::blocks;
 use crate::narrow_caches::narrowed;
 use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
@@ -55,6 +56,12 @@ fn nan_of_a_later_token_spares_earlier_tokens() {
     values[13 * row..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
     let int8 = narrowed(&model, Narrow::Int8, folder.path());
     nan_spares_earlier_tokens(&Tract, &int8, None, 13, 1e-4);
+}
+
+#[test]
+fn tokens_of_a_block_see_each_other() {
+    let [growing, converted] = tiny::in_blocks();
+    blocks::compare(&Tract, growing.subject().model, converted.subject().model, 1e-5);
 }
 
 /// A file that an earlier version has written stays readable.
