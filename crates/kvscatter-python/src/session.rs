@@ -541,8 +541,7 @@ impl PyKvSession {
 /// The default number of tokens of a prompt in one run of the model.
 pub(crate) const CHUNK: usize = 512;
 
-/// Copies the tokens, because another thread may change an array at any time.
-/// Reads a dict from samples to integers.
+/// Reads a dict from samples to integers. They are copied, because another thread may change an array at any time.
 fn lists_of(given: &Bound<'_, PyMapping>, argument: &'static str) -> PyResult<Vec<(Sample, Indices)>> {
     let pair = |item: Bound<'_, PyAny>| {
         let (sample, numbers): (Bound<'_, PySample>, Bound<'_, PyAny>) = item.extract()?;

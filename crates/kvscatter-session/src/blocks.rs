@@ -5,17 +5,20 @@ use std::ops::Range;
 
 use crate::error::SessionError;
 use crate::interface::{Interface, Purpose, TEXT};
+use crate::model_runs::ModelRun;
 use crate::sample::Sample;
 use crate::tensor::check_value;
 
-/// The ids of the samples that have blocks, by batch index.
-#[derive(Debug, Default)]
-pub(crate) struct Blocks<'b> {
-    by_index: BTreeMap<usize, (Sample, &'b [i64])>,
+/// A sample whose new tokens are not all text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InBlocks<'b> {
+    pub(crate) sample: Sample,
+    /// The ids of the blocks of its new tokens.
+    pub(crate) ids: &'b [i64],
 }
 
-impl<'b> Blocks<'b> {
-    /// Checks the ids of the new tokens of each sample.
+impl<'b> InBlocks<'b> {
+    /// Checks the ids of the new tokens of each sample. Returns the samples that are not all text.
     ///
     /// # Errors
     /// - Returns [`SessionError::NoBlockIds`] if the model takes no ids.
@@ -25,10 +28,9 @@ impl<'b> Blocks<'b> {
     pub(crate) fn checked(
         interface: &Interface,
         given: &[(Sample, &[i64], &'b [i64])],
-    ) -> Result<Self, SessionError> {
+    ) -> Result<Vec<Self>, SessionError> {
         let mut ports = interface.feeds.iter().filter(|feed| feed.purpose == Purpose::BlockIds);
         let port = ports.next().ok_or(SessionError::NoBlockIds)?;
-        let mut by_index = BTreeMap::new();
         for &(sample, tokens, ids) in given {
             if ids.len() != tokens.len() {
                 return Err(SessionError::BlockCount { sample, tokens: tokens.len(), ids: ids.len() });
@@ -40,29 +42,31 @@ impl<'b> Blocks<'b> {
                 return Err(SessionError::BlockOverlap { sample, index, id });
             }
             ids.iter().try_for_each(|id| check_value(port.element, *id))?;
-            if ids.iter().any(|id| *id != TEXT) {
-                by_index.insert(sample.batch_index(), (sample, ids));
-            }
         }
-        Ok(Self { by_index })
+        let in_blocks = given.iter().filter(|(_, _, ids)| ids.iter().any(|id| *id != TEXT));
+        Ok(in_blocks.map(|&(sample, _, ids)| Self { sample, ids }).collect())
     }
 
-    /// Returns the samples with blocks, and the ids of their new tokens.
-    pub(crate) fn samples(&self) -> impl Iterator<Item = (Sample, &'b [i64])> {
-        self.by_index.values().copied()
+    /// Checks that no run ends within a block.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::BlockSplit`] with the first token that begins a run within a block.
+    pub(crate) fn check_runs(&self, runs: &[ModelRun]) -> Result<(), SessionError> {
+        let widths = runs.iter().map(|run| run.tokens_of(self.sample.batch_index()).len());
+        match first_cut(self.ids, widths) {
+            Some((index, id)) => Err(SessionError::BlockSplit { sample: self.sample, index, id }),
+            None => Ok(()),
+        }
     }
 
-    /// Returns the ids of the new tokens of a sample, or nothing if all are text.
-    pub(crate) fn ids(&self, batch_index: usize) -> &'b [i64] {
-        self.by_index.get(&batch_index).map_or(&[], |(_, ids)| ids)
-    }
-
-    /// Returns the ids of the tokens at these positions. `before` is the number of cached tokens of each sample before
-    /// the step.
-    pub(crate) fn fed(&self, batch_index: usize, positions: Range<usize>, before: &[usize]) -> &'b [i64] {
-        let before = before.get(batch_index).copied().unwrap_or_default();
-        let [start, end] = [positions.start, positions.end].map(|position| position.saturating_sub(before));
-        self.ids(batch_index).get(start..end).unwrap_or_default()
+    /// Returns the ids of the tokens that a run feeds a sample. `before` is the number of cached tokens of each sample
+    /// before the step.
+    pub(crate) fn ids_in(&self, run: &ModelRun, batch_index: usize, before: &[usize]) -> &'b [i64] {
+        let before = before.get(batch_index).filter(|_| batch_index == self.sample.batch_index());
+        let Range { start, end } = run.tokens_of(batch_index);
+        let ids =
+            before.and_then(|before| self.ids.get(start.checked_sub(*before)?..end.checked_sub(*before)?));
+        ids.unwrap_or_default()
     }
 }
 
@@ -77,7 +81,7 @@ fn first_overlap(ids: &[i64]) -> Option<(usize, i64)> {
 
 /// Returns the first token that begins a run within a block, with the id of the block. `widths` are the numbers of
 /// tokens of the runs.
-pub(crate) fn first_cut(ids: &[i64], widths: impl Iterator<Item = usize>) -> Option<(usize, i64)> {
+fn first_cut(ids: &[i64], widths: impl Iterator<Item = usize>) -> Option<(usize, i64)> {
     let mut end = 0;
     widths.filter(|width| *width > 0).find_map(|width| {
         end += width;

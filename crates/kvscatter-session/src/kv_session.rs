@@ -247,7 +247,7 @@ impl KvSession {
     ///
     /// All tokens of a block must be in one step, because rows of earlier steps have not seen the later ones. So the
     /// chunks of a long prompt must end between blocks. Ids have no meaning after the step, and may be used again. A
-    /// sample with blocks runs alone, in one run, which is not repeated after NaN.
+    /// sample with blocks runs alone, and is not repeated after NaN, so tokens before one of NaN may have rows of NaN.
     ///
     /// [`step`](Self::step), [`prefill`](Self::prefill) and generators feed text. A sample that is truncated within a
     /// block keeps rows that have seen the dropped tokens.
@@ -259,7 +259,8 @@ impl KvSession {
     /// - [`SessionError::BlockCount`] if a sample has another number of ids than of tokens;
     /// - [`SessionError::BlockId`] for an id below -1;
     /// - [`SessionError::BlockOverlap`] for a block whose tokens are not consecutive;
-    /// - [`SessionError::BlockSplit`] if the model takes too few tokens in a run for a block;
+    /// - [`SessionError::BlockSplit`] if a run would end within a block, because the model takes fewer tokens in a run
+    ///   than the step has. A step that begins with the block may fit;
     /// - [`SessionError::Begun`] for a sample with blocks that has a point of [`begin`](Self::begin), because
     ///   [`accept`](Self::accept) may run tokens again without their ids;
     /// - [`SessionError::InputType`] for an id that the type of its input cannot represent.

@@ -17,7 +17,7 @@
 //! | errors | `sample`, `saved`, `error` |
 //! | a model's inputs, and tensors | `interface`, `tensor`, `numbers`, `opening` |
 //! | engines | `engine`, `rows`, `memory_report` |
-//! | the tokens of a run | `feed`, `blocks`, `ring_track`, `model_runs` |
+//! | the tokens of a run | `feed`, `ring_track`, `model_runs`, `blocks` |
 //! | one run of a model | `states`, `runner`, `encoder`, `encoder_run`, `inputs`, `logits` |
 //! | caches in two buffers | `out_of_place`, `exported`, `session_options`, `growing` |
 //! | samples, their rows and how they go back | `batch`, `caches`, `state_history`, `undo`, `sample_store` |

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::blocks::{Blocks, first_cut};
+use crate::blocks::InBlocks;
 use crate::error::SessionError;
 use crate::inputs::RunInputs;
 use crate::interface::Purpose;
@@ -58,10 +58,10 @@ impl Steps {
     ) -> Result<Logits, SessionError> {
         self.check(store, tokens)?;
         (self.written, self.copied) = (0, 0);
-        self.run_step(store, tokens, &Blocks::default(), chunk, keep)
+        self.run_step(store, tokens, &[], chunk, keep)
     }
 
-    /// Feeds samples their next tokens with the ids of their blocks, in one run for each sample with blocks.
+    /// Feeds samples their next tokens with the ids of their blocks. Each sample with blocks has its own runs.
     pub(crate) fn step_with_blocks(
         &mut self,
         store: &mut SampleStore,
@@ -69,24 +69,16 @@ impl Steps {
     ) -> Result<Logits, SessionError> {
         let tokens: Vec<_> = given.iter().map(|&(sample, tokens, _)| (sample, tokens)).collect();
         self.check(store, &tokens)?;
-        let blocks = Blocks::checked(&self.runner.interface, given)?;
-        for (sample, ids) in blocks.samples() {
+        let in_blocks = InBlocks::checked(&self.runner.interface, given)?;
+        for of in &in_blocks {
             // Tokens may run again without their ids.
-            if store.begun(sample)?.is_some() {
-                return Err(SessionError::Begun { sample });
+            if store.begun(of.sample)?.is_some() {
+                return Err(SessionError::Begun { sample: of.sample });
             }
-            check_whole(sample, ids, &self.runs_alone(store, sample.batch_index(), ids.len()))?;
+            of.check_runs(&self.runs(store, &[(of.sample, of.ids.len())]))?;
         }
         (self.written, self.copied) = (0, 0);
-        self.run_step(store, &tokens, &blocks, usize::MAX, KeepLogits::All)
-    }
-
-    /// Returns the runs that feed one sample this many tokens.
-    fn runs_alone(&self, store: &SampleStore, batch_index: usize, tokens: usize) -> Vec<ModelRun> {
-        let mut counts = vec![0; store.batch().size()];
-        counts.get_mut(batch_index).into_iter().for_each(|count| *count = tokens);
-        let cached = store.batch().all_cached_tokens();
-        model_runs(&cached, store.batch().rings(), &counts, self.limits(store, usize::MAX))
+        self.run_step(store, &tokens, &in_blocks, usize::MAX, KeepLogits::All)
     }
 
     /// Feeds samples tokens that the last steps fed them before they went back. The bytes written are added to those of
@@ -97,21 +89,21 @@ impl Steps {
         tokens: &[(Sample, &[i64])],
     ) -> Result<(), SessionError> {
         self.check(store, tokens)?;
-        self.run_step(store, tokens, &Blocks::default(), CHUNK_AGAIN, KeepLogits::None).map(drop)
+        self.run_step(store, tokens, &[], CHUNK_AGAIN, KeepLogits::None).map(drop)
     }
 
     fn run_step(
         &mut self,
         store: &mut SampleStore,
         tokens: &[(Sample, &[i64])],
-        blocks: &Blocks<'_>,
+        in_blocks: &[InBlocks<'_>],
         chunk: usize,
         keep: KeepLogits,
     ) -> Result<Logits, SessionError> {
         let mut suspects = BTreeSet::new();
         loop {
             let step = UnfinishedStep::begin(store, tokens);
-            if let Some(logits) = self.run_all(step.store, tokens, blocks, (chunk, keep), &mut suspects)? {
+            if let Some(logits) = self.run_all(step.store, tokens, in_blocks, (chunk, keep), &mut suspects)? {
                 step.end(tokens);
                 return Ok(logits);
             }
@@ -127,12 +119,12 @@ impl Steps {
     ///   samples are added to `suspects`, which get single tokens in runs after those of the other samples.
     ///
     /// A prefill is not repeated after NaN, because it keeps no logits of earlier tokens. A sample with blocks is not
-    /// repeated either, because its tokens see later ones. It gets all its tokens in one run.
+    /// repeated either, because its tokens see later ones. No run ends within a block.
     fn run_all(
         &mut self,
         store: &mut SampleStore,
         tokens: &[(Sample, &[i64])],
-        blocks: &Blocks<'_>,
+        in_blocks: &[InBlocks<'_>],
         (chunk, keep): (usize, KeepLogits),
         suspects: &mut BTreeSet<usize>,
     ) -> Result<Option<Logits>, SessionError> {
@@ -151,30 +143,28 @@ impl Steps {
             tokens.and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
         };
         let mut new_suspects = BTreeSet::new();
-        let group = |index: usize| match blocks.ids(index) {
-            [] if suspects.contains(&index) => Group::Suspects,
-            [] => Group::Others,
-            _ => Group::Alone(index),
+        let group_of = |index: usize| {
+            let alone = in_blocks.iter().find(|of| of.sample.batch_index() == index);
+            let text = if suspects.contains(&index) { Group::Suspects } else { Group::Others };
+            alone.map_or(text, |of| Group::Alone(*of))
         };
-        let alone = blocks.samples().map(|(sample, _)| (Group::Alone(sample.batch_index()), usize::MAX));
-        for (wanted, width) in [(Group::Others, chunk), (Group::Suspects, 1)].into_iter().chain(alone) {
+        let alone = in_blocks.iter().map(|of| (Group::Alone(*of), usize::MAX));
+        for (group, width) in [(Group::Others, chunk), (Group::Suspects, 1)].into_iter().chain(alone) {
             let counts = given.iter().enumerate();
-            let counts = counts.map(|(index, given)| if group(index) == wanted { given.len() } else { 0 });
+            let counts = counts.map(|(index, given)| if group_of(index) == group { given.len() } else { 0 });
             let counts: Vec<usize> = counts.collect();
             let limits = self.limits(store, width);
             let runs = model_runs(&cached, store.batch().rings(), &counts, limits);
-            for (sample, _) in
-                tokens.iter().filter(|(sample, _)| wanted == Group::Alone(sample.batch_index()))
-            {
+            if let Group::Alone(of) = group {
                 // Padding of earlier runs may have left a ring with fewer rows.
-                check_whole(*sample, blocks.ids(sample.batch_index()), &runs)?;
+                of.check_runs(&runs)?;
             }
             for run in runs {
                 if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
                     return Err(SessionError::Interrupted);
                 }
-                let ids = |index| match wanted {
-                    Group::Alone(_) => blocks.fed(index, run.tokens_of(index), &before),
+                let ids = |index| match group {
+                    Group::Alone(of) => of.ids_in(&run, index, &before),
                     _ => &[],
                 };
                 let logits = self.run(store, &run, token, ids)?;
@@ -186,7 +176,7 @@ impl Steps {
                     return Ok(None);
                 }
                 for (index, (batch_index, fed)) in run.fed().enumerate() {
-                    let is_text = blocks.ids(batch_index).is_empty();
+                    let is_text = !matches!(group, Group::Alone(_));
                     let is_repeatable = keep != KeepLogits::Last && fed.tokens.len() > 1 && is_text;
                     if !is_repeatable && !self.refuse_nan {
                         continue;
@@ -219,13 +209,17 @@ impl Steps {
 
     /// Returns the cost of a step that feeds each sample this many tokens, as [`costs`] counts it.
     pub(crate) fn costs(&self, store: &SampleStore, tokens: &[(Sample, usize)]) -> Vec<f64> {
+        costs(&self.runs(store, tokens), self.runner.interface.has_quantised_weights)
+    }
+
+    /// Returns the runs of a step that feeds each sample this many tokens, in runs that all of them can share.
+    fn runs(&self, store: &SampleStore, tokens: &[(Sample, usize)]) -> Vec<ModelRun> {
         let mut counts = vec![0; store.batch().size()];
         for (sample, tokens) in tokens {
             counts.get_mut(sample.batch_index()).into_iter().for_each(|count| *count = *tokens);
         }
         let cached = store.batch().all_cached_tokens();
-        let runs = model_runs(&cached, store.batch().rings(), &counts, self.limits(store, usize::MAX));
-        costs(&runs, self.runner.interface.has_quantised_weights)
+        model_runs(&cached, store.batch().rings(), &counts, self.limits(store, usize::MAX))
     }
 
     /// Returns `true` if tokens run again when the sample keeps some of the tokens of a step.
@@ -313,21 +307,12 @@ impl Steps {
 
 /// The samples that share runs of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Group {
+enum Group<'b> {
     Others,
     /// Samples that get single tokens.
     Suspects,
-    /// The sample with this batch index, which has blocks.
-    Alone(usize),
-}
-
-/// Checks that no run ends within a block of a sample.
-fn check_whole(sample: Sample, ids: &[i64], runs: &[ModelRun]) -> Result<(), SessionError> {
-    let widths = runs.iter().map(|run| run.tokens_of(sample.batch_index()).len());
-    match first_cut(ids, widths) {
-        Some((index, id)) => Err(SessionError::BlockSplit { sample, index, id }),
-        None => Ok(()),
-    }
+    /// One sample with blocks.
+    Alone(InBlocks<'b>),
 }
 
 /// A step that has begun. If it does not end, every sample goes back to where it was before the step.
