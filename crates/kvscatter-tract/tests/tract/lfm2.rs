@@ -26,7 +26,7 @@ fn prompted(folder: &tempfile::TempDir) -> (KvSession, Vec<(Sample, i64)>) {
 }
 
 fn best(logits: Option<&[f32]>) -> i64 {
-    argmax(logits.unwrap()).unwrap().try_into().unwrap()
+    argmax(logits.unwrap()).try_into().unwrap()
 }
 
 fn after(logits: &Logits, sample: Sample, token: usize) -> i64 {
