@@ -65,8 +65,9 @@ def greedy(model: PreTrainedModel, prompt: list[int], inputs: Arrays | None) -> 
 
 def reference(model: PreTrainedModel, inputs: list[Arrays]) -> dict[str, Any]:
     """Returns the prompts, their tokens and the smallest lead."""
-    start = [model.config.decoder_start_token_id]
-    given = [start for _ in inputs] if inputs else prompts(model.config.vocab_size)
+    given = prompts(model.config.vocab_size)
+    if inputs:
+        given = [[model.config.decoder_start_token_id] for _ in inputs]
     with torch.no_grad():
         answers = [greedy(model, *each) for each in zip_longest(given, inputs)]
     tokens = [each for each, _ in answers]
