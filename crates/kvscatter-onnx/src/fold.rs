@@ -177,6 +177,11 @@ impl<'m> Fold<'m> {
         self.known_at(id, level).map(KnownValue::value)
     }
 
+    /// Returns the elements of a value of integers, or `None` if they are unknown or cannot be computed.
+    pub(crate) fn ints(&mut self, name: &str) -> Option<Vec<i64>> {
+        self.value(name).ok()?.as_ints().map(<[_]>::to_vec)
+    }
+
     /// Returns a value's shape without computing its elements.
     ///
     /// # Errors

@@ -36,7 +36,7 @@
 //! | names and numbers in messages | `text`, `node_label`, `runtime_version`, `dynamic_dim`, `narrow_types` |
 //! | errors, protobuf and files | `error`, `proto`, `names`, `file`, `graph_error` |
 //! | tensors and their files | `tensor`, `external`, `tensor_proto`, `config_file`, `visit`, `attribute` |
-//! | models and graphs | `fingerprint`, `ir`, `order`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset`, `onnx_attention` |
+//! | models and graphs | `fingerprint`, `ir`, `order`, `graph`, `slice`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset`, `onnx_attention` |
 //! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
 //! | decoders | `passing`, `mask_elements`, `decoder`, `cache_path` |
 //! | changes of decoders | `standard`, `merged`, `stacked`, `plain`, `encoder_model`, `convert`, `soundness`, `lower` |
@@ -104,6 +104,7 @@ mod prove;
 mod random_inputs;
 mod runtime_version;
 mod save;
+mod slice;
 mod soundness;
 pub mod source;
 mod stacked;

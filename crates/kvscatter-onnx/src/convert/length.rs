@@ -11,6 +11,7 @@ use kvscatter::ElementType;
 use super::exported::Lane;
 use super::probe::Probe;
 use crate::fold::{Fold, Value, Values, signed};
+use crate::slice::SlicedAxis;
 use crate::{Graph, Node};
 
 /// A value of the exported graph, and how the converted graph computes it instead.
@@ -154,15 +155,12 @@ impl<'m> LengthReplacement<'m> {
                 fold.value(value).is_ok_and(|value| is_columns(value, &of, probe))
             }
             Self::Rows { by: RowsBy::Slice(slice), value, .. } => {
-                let past = i64::try_from(probe.past).ok();
-                let mut is = |slot: usize, expected| match slice.input(slot) {
-                    None => slot > 2,
-                    Some(bound) => fold.value(bound).is_ok_and(|bound| bound.as_ints() == Some(&[expected])),
+                let axes = slice.sliced_axes(|bound| fold.ints(bound));
+                let Some([SlicedAxis { axis: 0, start: Some(start), step: Some(1), .. }]) = axes.as_deref()
+                else {
+                    return false;
                 };
-                // By default, a slice is along axis 0 in steps of 1.
-                past.is_some_and(|past| is(1, past))
-                    && is(3, 0)
-                    && is(4, 1)
+                *start == signed(probe.past)
                     && fold.shape(value).is_ok_and(|shape| shape.first() == Some(&probe.new))
             }
             Self::Rows { by: RowsBy::Positions(positions), .. } => {

@@ -1,6 +1,7 @@
 //! Finds tables that have no row for a position.
 
 use crate::fold::{Fold, Value};
+use crate::slice::SlicedAxis;
 use crate::{Graph, Node};
 
 /// A table with too few rows, and the node that reads it.
@@ -43,11 +44,10 @@ fn short_slice<'m>(graph: &Graph<'m>, node: &Node<'m>, fold: &mut Fold<'m>) -> O
     const ALL: i64 = 0x7FFF_FFFF;
     let table = node.input(0).filter(|table| graph.is_constant(table))?;
     node.input(1).filter(|start| !graph.is_constant(start))?;
-    let [start, end, axis] = [1, 2, 3].map(|slot| {
-        let bound = fold.known(node.input(slot)?).ok()??.as_ints()?;
-        bound.first().copied().filter(|_| bound.len() == 1)
-    });
+    let axes = node.sliced_axes(|bound| fold.ints(bound))?;
+    let &[SlicedAxis { axis: 0, start: Some(1..), end: Some(end @ ..ALL), .. }] = axes.as_slice() else {
+        return None;
+    };
     let rows = *fold.shape(table).ok().filter(|shape| shape.len() == 2)?.first()?;
-    let is_short = axis.unwrap_or(0) == 0 && start? > 0 && end? < ALL && end? > i64::try_from(rows).ok()?;
-    is_short.then_some(ShortTable { node: *node, table, rows })
+    (end > i64::try_from(rows).ok()?).then_some(ShortTable { node: *node, table, rows })
 }

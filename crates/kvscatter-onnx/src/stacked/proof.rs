@@ -2,6 +2,7 @@
 
 use super::layers::{AXIS, Layer, NOT_SLICED, refused};
 use crate::fold::{Fold, Value, elements, signed};
+use crate::slice::SlicedAxis;
 use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// The size of open dimensions that are neither the samples nor the new tokens.
@@ -72,14 +73,10 @@ impl Step {
         if !layer.slots.input(1).is_some_and(|start| graph.is_constant(start)) {
             return Err(refused(&layer.slots, NOT_SLICED));
         }
-        for (slot, expected) in [(1, 0), (3, AXIS), (4, 1)] {
-            let is_default = slot == 4 && layer.slots.input(slot).is_none();
-            let given = layer.slots.input(slot).map(|bound| fold.value(bound)).transpose()?;
-            if !is_default && given.and_then(Value::as_ints) != Some(&[expected]) {
-                return Err(refused(&layer.slots, NOT_SLICED));
-            }
-        }
-        if (samples, count) != (batch, all) {
+        let axes = layer.slots.sliced_axes(|bound| fold.ints(bound));
+        let is_from_first =
+            matches!(axes.as_deref(), Some([SlicedAxis { axis: AXIS, start: Some(0), step: Some(1), .. }]));
+        if !is_from_first || (samples, count) != (batch, all) {
             return Err(refused(&layer.slots, NOT_SLICED));
         }
         let written = Rows { layer: None, shape: [batch, new, width], first: past };
