@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvscatter_session::{KvSession, MemoryReport, Sample, SessionOptions, Tensor};
+use kvscatter_session::{KvSession, MemoryReport, Sample, SessionOptions, Tensor, by_name};
 use pyo3::prelude::*;
 use pyo3::types::{PyMapping, PyTuple, PyType};
 
@@ -183,10 +183,7 @@ impl PyKvSession {
             Ok((name, tensor(py, &Array::read(&array, "outputs")?)?))
         };
         let outputs = outputs.items()?.iter().map(pair).collect::<PyResult<Vec<_>>>()?;
-        self.shared.with(py, move |session| {
-            let outputs: Vec<_> = outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-            session.set_encoder_outputs(sample.0, &outputs)
-        })
+        self.shared.with(py, move |session| session.set_encoder_outputs(sample.0, &by_name(&outputs)))
     }
 
     /// Removes a sample, which frees its batch index. The other samples keep theirs.

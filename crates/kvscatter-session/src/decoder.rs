@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::encoder_run::{EncoderOutputs, by_name};
+use crate::encoder_run::EncoderOutputs;
 use crate::engine::{Engine, GroupQueryNodes};
 use crate::error::SessionError;
 use crate::growing::Growing;
@@ -18,6 +18,7 @@ use crate::opening::read;
 use crate::runner::LogitsTensor;
 use crate::sample::Sample;
 use crate::session_options::SessionOptions;
+use crate::tensor::by_name;
 
 pub(crate) enum Decoder {
     Static(Box<Static>),

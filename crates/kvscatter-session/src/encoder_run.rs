@@ -15,11 +15,6 @@ use crate::tensor::Tensor;
 /// What an encoder has computed for one text: the name and the tensor of each input of a decoder, with a batch of 1.
 pub type EncoderOutputs = Vec<(String, Tensor)>;
 
-/// Returns the outputs of an encoder in the form in which sessions take them.
-pub(crate) fn by_name(outputs: &EncoderOutputs) -> Vec<(&str, &Tensor)> {
-    outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
-}
-
 /// An encoder in an engine.
 pub struct Encoder {
     session: Box<dyn Session>,

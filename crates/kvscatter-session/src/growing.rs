@@ -3,7 +3,7 @@
 use kvscatter_onnx::ModelFile;
 
 use crate::encoder::EncoderInputs;
-use crate::encoder_run::{EncoderOutputs, by_name};
+use crate::encoder_run::EncoderOutputs;
 use crate::engine::{Engine, GroupQueryNodes, LoadOptions};
 use crate::error::{SessionError, SessionSetting};
 use crate::interface::Interface;
@@ -11,6 +11,7 @@ use crate::memory_report::{MemoryReport, bytes};
 use crate::out_of_place::OutOfPlace;
 use crate::runner::{LogitsTensor, Runner};
 use crate::session_options::SessionOptions;
+use crate::tensor::by_name;
 
 /// A decoder that returns every cache with the new rows appended (`Concat`, `Attention`'s past).
 ///

@@ -91,7 +91,7 @@ pub use saved::SavedError;
 pub use saves::saved_tokens;
 pub use session_options::SessionOptions;
 pub use states::States;
-pub use tensor::{Memory, Tensor};
+pub use tensor::{Memory, Tensor, by_name};
 pub use texts::{End, Event, NewTokens, Progress};
 pub use transaction::Transaction;
 

@@ -14,7 +14,7 @@ use crate::runner::Runner;
 use crate::sample::Sample;
 use crate::sample_store::SampleStore;
 use crate::saved::{self, SavedFile, SavedKind, SavedSample, SavedTensor};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, by_name};
 
 /// Saves a sample to a file: its tokens, the rows that they need in all caches, and its states.
 pub(crate) fn save(
@@ -87,8 +87,7 @@ fn read(
         outputs.push((described.name, output));
     }
     if !outputs.is_empty() {
-        let outputs: Vec<_> = outputs.iter().map(|(name, output)| (name.as_str(), output)).collect();
-        store.set_encoder_outputs(runner, sample, &outputs)?;
+        store.set_encoder_outputs(runner, sample, &by_name(&outputs))?;
     }
     for (cache, (source, positions)) in plan.sources.iter().zip(&plan.caches).enumerate() {
         let (target, runs) = store.rows_mut(cache, sample, positions.clone());

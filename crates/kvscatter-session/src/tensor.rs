@@ -44,6 +44,11 @@ pub trait Memory: Any + Send {
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
+/// Returns tensors with their names, in the form in which runs and sessions take them.
+pub fn by_name<'t>(tensors: impl IntoIterator<Item = &'t (String, Tensor)>) -> Vec<(&'t str, &'t Tensor)> {
+    tensors.into_iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
+}
+
 impl Tensor {
     /// Allocates a tensor of zeros.
     ///

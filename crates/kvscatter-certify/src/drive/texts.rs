@@ -6,7 +6,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvscatter_session::{
-    EncoderInputs, EncoderOutputs, EncoderPort, Interface, Session, SessionError, Tensor,
+    EncoderInputs, EncoderOutputs, EncoderPort, Interface, Session, SessionError, Tensor, by_name,
 };
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
@@ -41,8 +41,7 @@ impl Texts {
         }
         for (sample, sequence) in sequences.iter().enumerate() {
             let outputs = self.of_sequence(interface, *sequence)?;
-            let outputs: Vec<_> = outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-            inputs.set(session, sample, &outputs)?;
+            inputs.set(session, sample, &by_name(&outputs))?;
         }
         Ok(inputs)
     }

@@ -13,7 +13,7 @@ use kvscatter_onnx::internal::proto::ValueInfoProto;
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     CachePort, Engine, Feed, Interface, LoadOptions, Rows, Session, SessionError, States, Step, Tensor,
-    to_f32,
+    by_name, to_f32,
 };
 
 use super::check_builder::{CheckBuilder, Place};
@@ -108,8 +108,7 @@ impl StoredModel<'_> {
         let mut states = States::new(session, self.interface, batch)?;
         for (step, (_, feed)) in scenario.steps.iter().enumerate() {
             let inputs = feed.tensors(self.interface, &token, plan.capacity)?;
-            let all = inputs.iter().chain(texts.tensors());
-            let mut all: Vec<_> = all.map(|(name, tensor)| (name.as_str(), tensor)).collect();
+            let mut all = by_name(inputs.iter().chain(texts.tensors()));
             all.extend(ports.iter().map(|port| port.past.as_str()).zip(&pasts));
             let outputs = ports.iter().map(|port| port.present.as_str()).zip(&mut presents).collect();
             let mut run = Step { inputs: all, outputs, returned: names.clone(), ..Step::default() };

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 use kvscatter_oracle::cases::Random;
-use kvscatter_session::{EncoderOutputs, EncoderPort, Interface, Tensor};
+use kvscatter_session::{EncoderOutputs, EncoderPort, Interface, Tensor, by_name};
 
 /// The outputs of an encoder for a text.
 pub(crate) struct Text {
@@ -76,8 +76,9 @@ impl Text {
 
     /// Returns the outputs that the session gets.
     pub(crate) fn given(&self) -> Vec<(&str, &Tensor)> {
-        let all = self.outputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
-        all.filter(|(_, tensor)| self.positions.are_masked || tensor.shape().len() > 2).collect()
+        let mut given = by_name(&self.outputs);
+        given.retain(|(_, tensor)| self.positions.are_masked || tensor.shape().len() > 2);
+        given
     }
 }
 

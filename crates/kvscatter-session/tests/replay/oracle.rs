@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kvscatter_session::{
     CacheWriter, Feed, InPlaceCache, Interface, KvSession, Rows, Sample, SampleFeed, Session, Step, Tensor,
+    by_name,
 };
 
 use super::faulty::{Run, Runs};
@@ -106,7 +107,7 @@ impl Replay {
         };
         let inputs = feed.tensors(&self.interface, token, self.capacity).unwrap();
         let [states, next] = &mut self.states;
-        let mut read: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        let mut read = by_name(&inputs);
         let ports = &self.interface.states;
         let past = ports.iter().map(|port| port.past.as_str()).zip(&*states);
         let is_whole = run.samples.len() == self.batch;

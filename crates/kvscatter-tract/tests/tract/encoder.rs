@@ -8,7 +8,7 @@ use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, WeightTransfer, join_encoder};
 use kvscatter_session::{
     Encoder, EncoderOutputs, GenerateOptions, Generator, KvSession, LoadOptions, Logits, Sample,
-    SessionError, SessionOptions, Tensor,
+    SessionError, SessionOptions, Tensor, by_name,
 };
 use kvscatter_tract::Tract;
 
@@ -60,10 +60,6 @@ impl Made {
         let mask = Tensor::int64s(&shape, &vec![1; text.len()]).unwrap();
         encoder.run(&[("input_ids", &ids), ("attention_mask", &mask)]).unwrap()
     }
-}
-
-fn by_name(outputs: &EncoderOutputs) -> Vec<(&str, &Tensor)> {
-    outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
 }
 
 /// Adds a sample that attends to a text.

@@ -6,7 +6,7 @@ use kvscatter_onnx::Model;
 use kvscatter_onnx::internal::file::UnfinishedFiles;
 use kvscatter_onnx::internal::text::units;
 use kvscatter_onnx::internal::{CachePath, CachePathError};
-use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
+use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor, by_name};
 
 use super::subject::{Timed, median};
 use crate::CertifyError;
@@ -203,10 +203,7 @@ impl SingleCachePath<'_> {
     /// Runs one call, and returns its time in nanoseconds.
     fn step(&mut self, bound: &mut Bound) -> Result<f64, CertifyError> {
         let (past, present) = (self.path.past.0.as_str(), self.path.present.as_str());
-        let mut step = Step {
-            inputs: bound.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
-            ..Step::default()
-        };
+        let mut step = Step { inputs: by_name(&bound.inputs), ..Step::default() };
         match &mut bound.present {
             Some(tensor) => {
                 step.inputs.push((past, &bound.cache));

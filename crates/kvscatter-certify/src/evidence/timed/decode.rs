@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvscatter_session::{
-    EncoderInputs, Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, States, Step, Tensor,
+    EncoderInputs, Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, States, Step, Tensor, by_name,
 };
 
 use super::subject::{Timed, TimedModels, median};
@@ -152,12 +152,7 @@ impl<'a> Decoding<'a> {
     /// same slot.
     pub(super) fn step(&mut self) -> Result<f64, CertifyError> {
         let mut step = Step {
-            inputs: self
-                .inputs
-                .iter()
-                .chain(self.encoder.tensors())
-                .map(|(name, tensor)| (name.as_str(), tensor))
-                .collect(),
+            inputs: by_name(self.inputs.iter().chain(self.encoder.tensors())),
             returned: vec![&self.interface.logits],
             ..Step::default()
         };
