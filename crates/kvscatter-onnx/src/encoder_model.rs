@@ -76,6 +76,34 @@ pub fn join_encoder(encoder: &Model, first: &Model, decoder: &Model) -> Result<M
     Ok(encoder.with_proto(joined))
 }
 
+/// The values of an encoder that a decoder may take under other names.
+#[derive(Clone, Debug)]
+pub struct EncoderValues<'m> {
+    /// The name of the states, which are the only output of floats and rank 3, or the error if there is not one.
+    pub states: Result<&'m str, EncoderError>,
+    /// The input with the mask of the text.
+    pub mask: Option<ValueInfo<'m>>,
+}
+
+impl<'m> EncoderValues<'m> {
+    /// Finds the values in the graph of an encoder.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Graph::inputs`].
+    pub fn of_graph(encoder: &Graph<'m>) -> Result<Self, OnnxError> {
+        let (inputs, outputs) = (encoder.inputs()?, encoder.outputs()?);
+        let states = match outputs.iter().filter(|output| has_states(output)).collect::<Vec<_>>().as_slice() {
+            [states] => Ok(states.name),
+            all => Err(EncoderError::States { count: all.len() }),
+        };
+        let is_mask = |input: &ValueInfo<'_>| {
+            input.name == "attention_mask" && input.rank() == Some(2) && !is_float(input.element)
+        };
+        let mask = inputs.into_iter().find(|input| is_mask(input) && encoder.is_input(input.name));
+        Ok(Self { states, mask })
+    }
+}
+
 /// The values that an encoder computes itself.
 struct OwnValues {
     /// Those that are inputs of the decoder, by the name of the input.
@@ -86,15 +114,9 @@ struct OwnValues {
 
 /// Finds the values of an encoder that are inputs of the decoder.
 fn own_values(encoder: &Graph<'_>, wanted: &[(&ValueInfo<'_>, EncoderPart)]) -> Result<OwnValues, OnnxError> {
-    let (inputs, outputs) = (encoder.inputs()?, encoder.outputs()?);
-    let states = match outputs.iter().filter(|output| has_states(output)).collect::<Vec<_>>().as_slice() {
-        [states] => Ok(states.name.to_owned()),
-        all => Err(EncoderError::States { count: all.len() }),
-    };
-    let is_mask = |input: &&ValueInfo<'_>| {
-        input.name == "attention_mask" && input.rank() == Some(2) && !is_float(input.element)
-    };
-    let mask = inputs.iter().find(is_mask).map(|mask| mask.name.to_owned());
+    let outputs = encoder.outputs()?;
+    let EncoderValues { states, mask } = EncoderValues::of_graph(encoder)?;
+    let (states, mask) = (states.map(str::to_owned), mask.map(|mask| mask.name.to_owned()));
     let mut sources = BTreeMap::new();
     for (input, part) in wanted {
         let own = outputs.iter().find(|output| layer_name(output.name) == layer_name(input.name));

@@ -2,6 +2,7 @@
 
 pub use crate::cache_path::{CachePath, CachePathError};
 pub use crate::convert::mask_rule::{MaskRule, mask_rule};
+pub use crate::encoder_model::EncoderValues;
 pub use crate::external::ExternalData;
 pub use crate::tensor::{DEFAULT_MEMORY_LIMIT, storage_len};
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::decoder::EncoderPart;
+use kvscatter_onnx::internal::EncoderValues;
 use kvscatter_onnx::{DECODER, Graph, Model, ValueInfo};
 
 use crate::engine::{Engine, LoadOptions, Session, Step};
@@ -75,8 +76,7 @@ impl Encoder {
             let graph = model.graph()?;
             let mut inputs = graph.inputs()?;
             inputs.retain(|input| graph.is_input(input.name));
-            let sources = sources(&graph, &inputs, decoder)?;
-            (inputs.iter().map(EncoderInput::new).collect(), sources)
+            (inputs.iter().map(EncoderInput::new).collect(), sources(&graph, decoder)?)
         };
         let file = model.file()?;
         drop(model);
@@ -128,24 +128,19 @@ impl Encoder {
 }
 
 /// Returns the value of an encoder that is each input of a decoder. The mask may have none.
-fn sources(
-    graph: &Graph<'_>,
-    inputs: &[ValueInfo<'_>],
-    decoder: &Interface,
-) -> Result<Vec<(String, Source)>, SessionError> {
+fn sources(graph: &Graph<'_>, decoder: &Interface) -> Result<Vec<(String, Source)>, SessionError> {
     let outputs = graph.outputs()?;
-    let is_float = |value: &ValueInfo<'_>| crate::numbers::to_f32(value.element, &[]).is_some();
-    let mut states = outputs.iter().filter(|output| is_float(output) && output.rank() == Some(3));
-    let states = states.next().filter(|_| states.next().is_none());
+    let EncoderValues { states, mask } = EncoderValues::of_graph(graph)?;
     let mut sources = Vec::new();
     for port in &decoder.encoder {
         let own = outputs.iter().find(|output| output.name == port.name);
-        let mask =
-            || inputs.iter().find(|input| input.name == "attention_mask" && input.element == port.element);
+        let mask = mask.as_ref().filter(|mask| mask.element == port.element);
         let source = match (own, port.part) {
             (Some(own), _) => Some(Source::Output(own.name.to_owned())),
-            (None, EncoderPart::States) => states.map(|states| Source::Output(states.name.to_owned())),
-            (None, EncoderPart::Mask) => mask().map(|mask| Source::Input(mask.name.to_owned())),
+            (None, EncoderPart::States) => {
+                states.as_ref().ok().map(|states| Source::Output((*states).to_owned()))
+            }
+            (None, EncoderPart::Mask) => mask.map(|mask| Source::Input(mask.name.to_owned())),
             (None, EncoderPart::Keys | EncoderPart::Values) => None,
         };
         match source {
