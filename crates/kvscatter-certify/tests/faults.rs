@@ -73,8 +73,8 @@ fn caches_of_an_operator_are_certified_as_far_as_it_goes() {
     assert_eq!(left_out.verdict, Verdict::NotApplicable);
     assert_eq!(
         left_out.evidence,
-        "GroupQueryAttention does not take these, so they were not run: prompts padded on the left, chunks of several \
-         samples in mid-cache"
+        "because of GroupQueryAttention, these were not run: prompts padded on the left, chunks of several samples in \
+         mid-cache"
     );
     let mut ran: Vec<_> = certificate.occupancy.iter().map(|picture| picture.scenario.as_str()).collect();
     ran.dedup();
@@ -126,10 +126,11 @@ fn certified_with_state(fault: Fault, model: &str, original: Option<&str>) -> Ce
 fn decoders_with_states_are_certified_without_padding() {
     let orders = ["ragged decode", "ragged decode, short sample first", "ragged decode, short sample last"];
     let ragged = [&["ragged chunks"], &orders[..]].concat();
-    let by_states = "States, which depend on every row that is fed, do not take these, so they were not run: prompts \
-                     padded on the left, prompts padded on the right";
-    let by_operator = "GroupQueryAttention and states do not take these, so they were not run: prompts padded on the left, \
-                       chunks of several samples in mid-cache, prompts padded on the right";
+    let by_states = "because of states, which depend on every row that is fed, these were not run: prompts padded on the \
+                     left, prompts padded on the right";
+    let by_operator = "because of GroupQueryAttention and states, which depend on every row that is fed, these were not \
+                       run: prompts padded on the left, chunks of several samples in mid-cache, prompts padded on the \
+                       right";
     for (model, original, ragged, left_out) in [
         (decoders::STATIC, None, &ragged[..], by_states),
         (decoders::STATIC, Some(decoders::GROWING), &ragged, by_states),

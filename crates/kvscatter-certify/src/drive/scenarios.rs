@@ -130,20 +130,25 @@ impl ScenarioSetting {
         const CLAIM: &str =
             "The model takes padding on both sides, and chunks of several samples after their first tokens.";
         let by_operator = self.writer == CacheWriter::GroupQueryAttention;
-        let who = match (by_operator, self.has_states) {
-            (false, false) => return None,
-            (true, false) => "GroupQueryAttention does not take these",
-            (false, true) => "States, which depend on every row that is fed, do not take these",
-            (true, true) => "GroupQueryAttention and states do not take these",
-        };
+        if !by_operator && !self.has_states {
+            return None;
+        }
+        let causes = [
+            (self.is_decode_only, "steps of one token"),
+            (by_operator, "GroupQueryAttention"),
+            (self.has_states, "states, which depend on every row that is fed"),
+        ];
         let left_out = [
             (true, "prompts padded on the left"),
             (!self.can_chunk(self.prompts.len()), "chunks of several samples in mid-cache"),
             (self.refuses_padding || self.has_states, "prompts padded on the right"),
             (self.has_states && self.rewind() > 0, "samples that go back"),
         ];
-        let left_out: Vec<_> = left_out.iter().filter(|(is_out, _)| *is_out).map(|(_, name)| *name).collect();
-        let evidence = format!("{who}, so they were not run: {}", left_out.join(", "));
+        let given = |all: &[(bool, &'static str)]| -> Vec<&str> {
+            all.iter().filter(|(is_given, _)| *is_given).map(|(_, text)| *text).collect()
+        };
+        let (causes, left_out) = (given(&causes).join(" and "), given(&left_out).join(", "));
+        let evidence = format!("because of {causes}, these were not run: {left_out}");
         Some(Check::not_applicable(ID, CLAIM, evidence))
     }
 
@@ -377,4 +382,46 @@ impl ScenarioSetting {
 /// Returns numbers of tokens as a list.
 pub(super) fn listed(lengths: &[usize]) -> String {
     lengths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter_session::CacheWriter;
+
+    use super::ScenarioSetting;
+
+    #[test]
+    fn scenarios_that_are_left_out_have_their_causes() {
+        let by_operator = CacheWriter::GroupQueryAttention;
+        let states = "states, which depend on every row that is fed";
+        let padding = "prompts padded on the left, prompts padded on the right";
+        let chunks =
+            "prompts padded on the left, chunks of several samples in mid-cache, prompts padded on the right";
+        for (writer, is_decode_only, causes, left_out) in [
+            (CacheWriter::TensorScatter, false, states.to_owned(), padding),
+            (CacheWriter::TensorScatter, true, format!("steps of one token and {states}"), chunks),
+            (by_operator, false, format!("GroupQueryAttention and {states}"), chunks),
+            (by_operator, true, format!("steps of one token and GroupQueryAttention and {states}"), chunks),
+        ] {
+            let setting = ScenarioSetting {
+                prompts: vec![7, 3],
+                steps: 4,
+                capacity: 16,
+                chunk: 4,
+                filler: 4,
+                is_batch_fixed: false,
+                can_pad_left: false,
+                is_decode_only,
+                writer,
+                refuses_padding: false,
+                has_states: true,
+                rings: Vec::new(),
+                has_linear: true,
+            };
+            let evidence = format!("because of {causes}, these were not run: {left_out}");
+            assert_eq!(setting.left_out().unwrap().evidence, evidence);
+            let without_states = ScenarioSetting { has_states: false, ..setting };
+            assert_eq!(without_states.left_out().is_some(), writer == by_operator);
+        }
+    }
 }
