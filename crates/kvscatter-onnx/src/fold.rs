@@ -191,6 +191,13 @@ impl<'m> Fold<'m> {
         self.demand(id, Level::Shape).map(|value| value.shape.as_slice())
     }
 
+    /// Forgets the elements of computed values with more than [`MAX_PARAMETERS`], and restores the allowance of work.
+    /// The shapes stay known.
+    pub(crate) fn forget_elements(&mut self) {
+        self.body.forget_elements(MAX_PARAMETERS);
+        self.work.reset();
+    }
+
     /// Charges work that is done outside this evaluation, as a number of elements.
     ///
     /// # Errors

@@ -92,15 +92,16 @@ pub fn unstack(model: &Model) -> Result<Option<Unstacked>, OnnxError> {
     // Other inputs may claim any number of layers.
     stacked.retain(|input| layers_in(input) == Some(layers));
     for cache in &mut caches {
-        for (index, layer) in cache.layers.iter_mut().enumerate() {
-            let slots = length(cache.input);
-            let slots =
-                slots.ok_or_else(|| refused(&layer.slots, layer.stack, "its number of slots is open"))?;
-            for step in Step::all(slots) {
-                // The values of the last step are many, and an evaluation keeps all.
-                let mut fold = Fold::new(&graph, None);
-                step.feed(&inputs, &stacked, offset, &mut fold)?;
+        let Some(first) = cache.layers.first() else { continue };
+        let slots = length(cache.input);
+        let slots = slots.ok_or_else(|| refused(&first.slots, first.stack, "its number of slots is open"))?;
+        for step in Step::all(slots) {
+            let mut fold = Fold::new(&graph, None);
+            step.feed(&inputs, &stacked, offset, &mut fold)?;
+            for (index, layer) in cache.layers.iter_mut().enumerate() {
                 step.check(&graph, index, layer, &mut fold)?;
+                // A layer's indices are many, and no other layer reads them.
+                fold.forget_elements();
             }
         }
     }

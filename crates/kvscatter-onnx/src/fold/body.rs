@@ -20,6 +20,8 @@ pub(super) struct Body<'m> {
     states: Vec<ValueState<'m>>,
     /// The number of values that were computed, and of those that could not be.
     computed: usize,
+    /// The values whose elements were computed since elements were last forgotten.
+    elements: Vec<ValueId>,
 }
 
 /// A value of the body, and how far it is computed.
@@ -267,7 +269,7 @@ impl<'m> Body<'m> {
             failed: None,
         };
         let states = values.values().iter().map(state).collect();
-        Self { nodes, values, states, computed: 0 }
+        Self { nodes, values, states, computed: 0, elements: Vec::new() }
     }
 
     /// Returns the index of a value.
@@ -304,6 +306,20 @@ impl<'m> Body<'m> {
         if let Some(state) = self.states.get_mut(id.index()) {
             self.computed = self.computed.saturating_add(usize::from(state.is_clear()));
             (state.known, state.level) = (Some(known), level);
+            self.elements.extend((level == Level::Values).then_some(id));
+        }
+    }
+
+    /// Forgets the elements of computed values with more than this many.
+    pub(super) fn forget_elements(&mut self, most: usize) {
+        for id in self.elements.drain(..) {
+            if let Some(state) = self.states.get_mut(id.index())
+                && !matches!(state.source, Source::Set)
+                && let Some(KnownValue::Value(value)) = &mut state.known
+                && value.len() > most
+            {
+                (value.data, state.level) = (None, Level::Shape);
+            }
         }
     }
 

@@ -65,15 +65,17 @@ pub(super) fn layers_of<'m>(
     let mut all = Vec::new();
     for (index, layer) in layers {
         let written = layer.writer.output(0).unwrap_or_default();
-        let mut backs = writers.iter().enumerate().filter_map(|(position, back)| {
-            let passed = passed(graph, back.input(2)?, written)?;
-            Some((position, (*back, passed)))
-        });
+        // Each of the writers reads the one before it, so their indices rise.
+        let mut backs = backs(graph, written)
+            .into_iter()
+            .filter_map(|back| Some((writers.binary_search_by_key(&back.index(), Node::index).ok()?, back)));
         let (back, None) = (backs.next(), backs.next()) else {
             return Err(refused(&layer.writer, stack, "several nodes write the result of this node back"));
         };
         let is_after = |position: &usize| before.get(&index).is_some_and(|before| before <= position);
-        let Some((_, back)) = back.filter(|(position, _)| is_after(position)) else {
+        let back = back.filter(|(position, _)| is_after(position));
+        let Some(back) = back.and_then(|(_, back)| Some((back, passed(graph, back.input(2)?, written)?)))
+        else {
             return Err(refused(&layer.writer, stack, "no node writes the result of this node back"));
         };
         if all.len() != index {
@@ -141,6 +143,21 @@ fn written<'m>(graph: &Graph<'m>, stack: &'m str, slots: &Node<'m>) -> Result<La
     })
 }
 
+/// Returns the scatters that write the elements of a value in their order.
+fn backs<'m>(graph: &Graph<'m>, written: &'m str) -> Vec<Node<'m>> {
+    let (mut backs, mut open) = (Vec::new(), vec![written]);
+    while let Some(value) = open.pop() {
+        for (node, slot) in graph.uses(value) {
+            match slot {
+                Some(2) if node.is("ScatterND") => backs.push(node),
+                Some(0) if keeps_order(&node) => open.extend(node.output(0)),
+                _ => {}
+            }
+        }
+    }
+    backs
+}
+
 /// Returns the values between two values, if the nodes between them keep the order of elements.
 fn passed<'m>(graph: &Graph<'m>, last: &'m str, first: &str) -> Option<BTreeSet<&'m str>> {
     let before = order_keeping(graph, last);
@@ -148,13 +165,18 @@ fn passed<'m>(graph: &Graph<'m>, last: &'m str, first: &str) -> Option<BTreeSet<
     Some(std::iter::once(last).chain(before).take(end.saturating_add(1)).collect())
 }
 
-/// Returns the values before a value in a chain of nodes that keep the order of elements, nearest first. `Expand` keeps
-/// it only if the number of elements stays the same, which a proof checks.
-fn order_keeping<'m>(graph: &Graph<'m>, mut value: &'m str) -> Vec<&'m str> {
+/// Returns `true` if a node keeps the elements of its first input in their order. `Expand` does so only if the number
+/// of elements stays the same, which a proof checks.
+fn keeps_order(node: &Node<'_>) -> bool {
     const OPERATORS: [&str; 6] = ["Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"];
+    OPERATORS.iter().any(|operator| node.is(operator))
+}
+
+/// Returns the values before a value in a chain of nodes that keep the order of elements, nearest first.
+fn order_keeping<'m>(graph: &Graph<'m>, mut value: &'m str) -> Vec<&'m str> {
     let mut values = Vec::new();
     while let Some((node, _)) = graph.producer(value)
-        && OPERATORS.iter().any(|operator| node.is(operator))
+        && keeps_order(&node)
         && let Some(before) = node.input(0)
     {
         values.push(before);
@@ -165,13 +187,16 @@ fn order_keeping<'m>(graph: &Graph<'m>, mut value: &'m str) -> Vec<&'m str> {
 
 /// Returns `true` if a value is computed from another one, or from its shape.
 fn depends(graph: &Graph<'_>, value: &str, on: &str) -> bool {
+    let first = graph.producer(on).map_or(0, |(node, _)| node.index());
     let (mut seen, mut open) = (BTreeSet::new(), vec![value]);
     while let Some(value) = open.pop() {
         if value == on {
             return true;
         }
         if seen.insert(value) {
-            open.extend(graph.producer(value).into_iter().flat_map(|(node, _)| node.reads()));
+            // Nodes before the first one do not depend on it.
+            let node = graph.producer(value).filter(|(node, _)| node.index() > first);
+            open.extend(node.into_iter().flat_map(|(node, _)| node.reads()));
         }
     }
     false
