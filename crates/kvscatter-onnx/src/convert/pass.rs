@@ -10,8 +10,8 @@ use super::refusal::{ConvertError, ConvertRefusal};
 use super::report::{CacheReport, Claim, Report};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
-use crate::fold::Fold;
-use crate::{Graph, Model, Node, OnnxError};
+use crate::fold::{Fold, FoldError};
+use crate::{EvalError, Graph, Model, Node, OnnxError};
 
 /// One change of a decoder.
 pub(super) struct Pass {
@@ -94,11 +94,10 @@ impl<'m> Subject<'_, 'm> {
 /// Returns [`ConvertRefusal::PassDiffers`], wrapped with a node of the changed graph, and errors of the evaluation.
 pub(super) fn check(pass: &Pass, subject: &Subject<'_, '_>, change: &Change) -> Result<bool, OnnxError> {
     let Subject { graph: before, options, padding, .. } = *subject;
-    let Ok(mut exported) = subject.small_step() else { return Ok(false) };
-    let mut values = before.nodes().iter().flat_map(Node::outputs);
-    if !values.all(|value| exported.known(value).is_ok()) {
-        return Ok(false);
-    }
+    let mut exported = match evaluated(subject) {
+        Err(error) if cannot_be_evaluated(&error) => return Ok(false),
+        exported => exported?,
+    };
     let (model, graph) = (&change.model, &change.model.graph()?);
     let decoder = &Decoder::from_graph(graph)?;
     let changed = Subject { model, graph, decoder, options, padding };
@@ -118,6 +117,21 @@ pub(super) fn check(pass: &Pass, subject: &Subject<'_, '_>, change: &Change) -> 
     };
     comparison.check(graph).map_err(|error| differs(pass, error))?;
     Ok(true)
+}
+
+/// Evaluates all values of a decoder in a small step.
+fn evaluated<'m>(subject: &Subject<'_, 'm>) -> Result<Fold<'m>, OnnxError> {
+    let mut fold = subject.small_step()?;
+    let mut values = subject.graph.nodes().iter().flat_map(Node::outputs);
+    values.try_for_each(|value| fold.known(value).map(drop))?;
+    Ok(fold)
+}
+
+/// Returns `true` if an error is about an operator or a size, and not about a file or an invalid graph.
+fn cannot_be_evaluated(error: &OnnxError) -> bool {
+    error.cause::<FoldError>().is_some()
+        || error.cause::<EvalError>().is_some()
+        || error.cause::<ConvertRefusal>().is_some()
 }
 
 /// Names the pass in an error about a value that differs.

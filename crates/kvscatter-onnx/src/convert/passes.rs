@@ -217,6 +217,8 @@ fn raise_operator_set(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxE
 
 #[cfg(test)]
 mod tests {
+    use kvscatter::ElementType;
+
     use super::{Change, Claim, PASSES, Pass, first_change, run};
     use crate::convert::ConvertOptions;
     use crate::convert::ConvertRefusal;
@@ -225,8 +227,8 @@ mod tests {
     use crate::decoder::Decoder;
     use crate::edit::Origins;
     use crate::proto::FunctionProto;
-    use crate::support::{self, function, load, parsed};
-    use crate::{OnnxError, opset};
+    use crate::support::{self, extend, function, load, parsed};
+    use crate::{Model, OnnxError, opset};
 
     /// The nodes of a function have other numbers.
     #[test]
@@ -259,6 +261,39 @@ mod tests {
         let error = run(&load("optimum-llama"), ConvertOptions::new(16), [&WRONG]).err().unwrap();
         assert!(matches!(error, OnnxError::InNode { .. }), "{error}");
         assert!(matches!(error.cause(), Some(ConvertRefusal::PassDiffers { pass: "wrong", .. })), "{error}");
+    }
+
+    /// Otherwise the change would count as checked as far as possible.
+    #[test]
+    fn weights_that_cannot_be_read_are_an_error_of_the_check() {
+        static SAME: Pass = Pass {
+            name: "same",
+            claim: Claim::Values,
+            stage: Stage::Prepares,
+            takes: |_, _| false,
+            run: |subject| {
+                let origins = Origins::unchanged(subject.graph.nodes().len());
+                Ok(Some(Change::new(subject.model.clone(), origins)))
+            },
+        };
+        let checked = |model: &Model| {
+            let changed =
+                first_change(model, ConvertOptions::new(16), Padding::Anywhere, [&SAME].into_iter());
+            changed.map(|change| change.is_some_and(|(_, change)| change.proof.contains("of a step")))
+        };
+        let mut model = load("optimum-llama");
+        assert!(checked(&model).unwrap());
+        extend(&mut model, "", "other = Unknown(logits)", "other: float[a, b, c]");
+        assert!(!checked(&model).unwrap());
+        let mut model = load("optimum-llama");
+        extend(&mut model, "", "weight = 0.5[4]; other = Neg(weight)", "other: float[4]");
+        let absent = support::external("absent", ElementType::Float32, &[4], &[("location", "absent.data")]);
+        let graph = support::graph_mut(&mut model);
+        graph.initializer.push(absent);
+        let node = graph.node.last_mut().unwrap();
+        node.input[0] = "absent".to_owned();
+        let error = checked(&model).unwrap_err();
+        assert_eq!(error.kind(), "io", "{error}");
     }
 
     #[test]

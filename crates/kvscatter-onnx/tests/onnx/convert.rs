@@ -2,6 +2,7 @@
 //!
 //! `python-tests/test_convert.py` shows in ONNX Runtime that a converted model computes the same.
 
+use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertError, ConvertRefusal, Converted, convert};
 use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, NodeProto};
@@ -10,7 +11,7 @@ use kvscatter_onnx::{Dimension, Model, Node, NodeLabel, OnnxError};
 use crate::masks::falcon_with;
 use crate::support::{
     Nodes, append, assert_refused, cache_names, counts, declare, decoder, extend, graph_mut, insert, kinds,
-    load, maker, nodes_mut, op_types, refusal, reroute,
+    load, maker, nodes_mut, op_types, raw, refusal, reroute,
 };
 
 /// Decoders whose caches `Concat` appends to, and those with `Attention` that appends to them.
@@ -234,8 +235,9 @@ fn caches_that_have_no_static_form() {
     // The triangle of its causal mask is too small, because its rows are positions as well.
     let mut model = load("decoders/optimum-1.18-gpt2");
     let graph = graph_mut(&mut model);
-    let table = graph.initializer.iter_mut().find(|it| it.name.as_deref() == Some("transformer.wpe.weight"));
-    table.unwrap().dims[0] = 4096;
+    let name = "transformer.wpe.weight";
+    let table = graph.initializer.iter_mut().find(|it| it.name.as_deref() == Some(name)).unwrap();
+    *table = raw(name, ElementType::Float32, &[4096, 16], vec![0; 4096 * 16 * 4]);
     assert_refused!(convert(&model, 4096), ConvertError::Capacity { .. });
 }
 
