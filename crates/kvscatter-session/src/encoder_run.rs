@@ -6,7 +6,7 @@ use std::path::Path;
 use kvscatter::ElementType;
 use kvscatter_onnx::decoder::EncoderPart;
 use kvscatter_onnx::internal::EncoderValues;
-use kvscatter_onnx::{DECODER, Graph, Model, ValueInfo};
+use kvscatter_onnx::{DECODER, Dimension, Graph, Model, ValueInfo};
 
 use crate::engine::{Engine, LoadOptions, Session, Step};
 use crate::error::SessionError;
@@ -22,6 +22,7 @@ pub struct Encoder {
     inputs: Vec<EncoderInput>,
     /// The value of the encoder that is each input of the decoder.
     sources: Vec<(String, Source)>,
+    masked: Option<Masked>,
 }
 
 /// An input of an encoder.
@@ -33,6 +34,15 @@ pub struct EncoderInput {
     pub element: ElementType,
     /// The dimensions. Open dimensions are `None`.
     pub dims: Vec<Option<usize>>,
+}
+
+/// The mask of an encoder, `[batch, length]`, and an input with as many positions.
+#[derive(Debug)]
+struct Masked {
+    mask: String,
+    input: String,
+    /// The dimension of the input that counts the positions.
+    axis: usize,
 }
 
 /// Where a value of an encoder comes from.
@@ -72,15 +82,19 @@ impl Encoder {
         if model.metadata(DECODER).is_some_and(is_other) {
             return Err(SessionError::EncoderOther { path: path.to_owned() });
         }
-        let (inputs, sources) = {
+        let (inputs, sources, masked) = {
             let graph = model.graph()?;
             let mut inputs = graph.inputs()?;
             inputs.retain(|input| graph.is_input(input.name));
-            (inputs.iter().map(EncoderInput::new).collect(), sources(&graph, decoder)?)
+            (
+                inputs.iter().map(EncoderInput::new).collect(),
+                sources(&graph, decoder)?,
+                Masked::find(&graph, &inputs)?,
+            )
         };
         let file = model.file()?;
         drop(model);
-        Ok(Self { session: engine.load(&file, options)?, inputs, sources })
+        Ok(Self { session: engine.load(&file, options)?, inputs, sources, masked })
     }
 
     /// Returns the inputs of the encoder.
@@ -93,6 +107,7 @@ impl Encoder {
     ///
     /// # Errors
     /// - Returns [`SessionError::EncoderInput`] for an input that is absent, unknown or has another type or rank.
+    /// - Returns [`SessionError::EncoderMaskLength`] for a mask of another length than the text.
     /// - Returns [`SessionError::Run`] with the engine's message.
     pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<EncoderOutputs, SessionError> {
         let given = |name: &str| inputs.iter().find(|(given, _)| *given == name).map(|(_, tensor)| *tensor);
@@ -108,6 +123,9 @@ impl Encoder {
         }
         if let Some(input) = self.inputs.iter().find(|input| given(&input.name).is_none()) {
             return Err(wrong(&input.name));
+        }
+        if let Some(masked) = &self.masked {
+            masked.check(given)?;
         }
         let returned = self.sources.iter().filter_map(|(_, source)| match source {
             Source::Output(output) => Some(output.as_str()),
@@ -150,6 +168,34 @@ fn sources(graph: &Graph<'_>, decoder: &Interface) -> Result<Vec<(String, Source
         }
     }
     Ok(sources)
+}
+
+impl Masked {
+    /// Returns `None` if the encoder has no mask, or if no other dimension has the symbol of its length.
+    fn find(graph: &Graph<'_>, inputs: &[ValueInfo<'_>]) -> Result<Option<Self>, SessionError> {
+        let Some(mask) = EncoderValues::of_graph(graph)?.mask else { return Ok(None) };
+        let length = mask.shape.as_ref().and_then(|shape| shape.get(1)).copied();
+        let Some(length @ Dimension::Symbolic(_)) = length else { return Ok(None) };
+        let others = inputs.iter().filter(|input| input.name != mask.name);
+        let mut found = others.filter_map(|input| {
+            let axis = input.shape.as_ref()?.iter().skip(1).position(|dim| *dim == length)? + 1;
+            Some(Self { mask: mask.name.to_owned(), input: input.name.to_owned(), axis })
+        });
+        Ok(found.next())
+    }
+
+    fn check<'t>(&self, given: impl Fn(&str) -> Option<&'t Tensor>) -> Result<(), SessionError> {
+        let size = |name: &str, axis| given(name).and_then(|tensor| tensor.shape().get(axis).copied());
+        match (size(&self.mask, 1), size(&self.input, self.axis)) {
+            (Some(got), Some(expected)) if got != expected => Err(SessionError::EncoderMaskLength {
+                mask: self.mask.clone(),
+                got,
+                input: self.input.clone(),
+                expected,
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl EncoderInput {

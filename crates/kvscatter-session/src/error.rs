@@ -111,6 +111,11 @@ pub enum SessionError {
     /// An input of an encoder is absent, unknown, or of another type or shape.
     #[error("encoder input {input:?} is absent, unknown or of another type or shape: the encoder takes {}", .inputs.join(", "))]
     EncoderInput { input: String, inputs: Vec<String> },
+    /// The mask of an encoder has another length than the text.
+    #[error(
+        "encoder input {mask:?} has {got} positions, but {input:?} has {expected}: a mask has one number for each"
+    )]
+    EncoderMaskLength { mask: String, got: usize, input: String, expected: usize },
     /// The number of texts of the encoder is not the number of prompts.
     #[error("the encoder has outputs for {texts} texts, but there are {prompts} prompts")]
     EncoderTexts { texts: usize, prompts: usize },
@@ -631,7 +636,7 @@ mod tests {
         let names = "onnx saved tensor_too_large value_count byte_count input_type memory_limit \
             not_static mixed_writers not_scattered scattered encoder_stacked encoder_unused encoder_other encoder_missing \
             encoder_changed encoder_output encoder_output_missing encoder_shape encoder_input \
-            encoder_texts encoder_length past_read cache_element \
+            encoder_mask_length encoder_texts encoder_length past_read cache_element \
             no_write_indices no_lengths ring_metadata ring_too_small no_logits input_unknown \
             embeddings input_rank tokens_fixed size_open sizes_differ capacity_open \
             size_fixed empty logits_shape logits_element columns_shape batch_full no_such_sample sample_twice \

@@ -26,6 +26,7 @@ use crate::host::Host;
 use crate::output::{Outcome, Output};
 pub(crate) use args::Generate;
 use args::check_eos;
+use show::Generation;
 
 /// The most new tokens after prompts of token ids.
 const DEFAULT_TOKENS: usize = 16;
@@ -42,7 +43,8 @@ pub(crate) fn run(args: Generate, host: &Host, output: &mut Output) -> Result<Ou
     let prepared = args.preparing.prepare(ModelSource::find(&args.model)?, args.engine(host), output)?;
     let tokens = args.max_new_tokens.map_or(DEFAULT_TOKENS, NonZeroUsize::get);
     let options = args.options(Some(tokens), args.eos.clone());
-    let mut generator = args.open_generator(&*engine, &prepared, &prompts, &options, args.capacity())?;
+    let (mut generator, encoded) =
+        args.open_generator(&*engine, &prepared, &prompts, &options, args.capacity())?;
     check_eos(&options.eos, generator.vocabulary())?;
     let bar = output.progress(tokens);
     let generated = generator.generate(&prompts, &options, &mut |event| {
@@ -52,6 +54,7 @@ pub(crate) fn run(args: Generate, host: &Host, output: &mut Output) -> Result<Ou
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
-    args.generation(&*engine, &generator, prompts, generated?).show(output)?;
+    let generation = args.generation(&*engine, &generator, prompts, generated?);
+    Generation { encoded, ..generation }.show(output)?;
     Ok(Outcome::Passed)
 }

@@ -1,6 +1,6 @@
 //! Tests `kvscatter generate` with real exports, and what it refuses before the model runs.
 
-use crate::support::{Answer, Folder};
+use crate::support::{Answer, Folder, npy};
 
 const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
 const GROWING: &str = "testdata/optimum-llama/model.onnx";
@@ -35,6 +35,35 @@ const NOT_IN_TRACT: [(&str, &str); 11] = [
 /// Returns the tokens of each sample, which are the lines before the first empty line.
 fn tokens(answer: Answer) -> Vec<String> {
     answer.passed().lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// The outputs are keys and values of two layers, [1, 4, 3, 4] float32, and the mask, [1, 3] int64.
+#[test]
+fn the_encoder_has_a_line_and_refuses_a_mask_of_another_length() {
+    let folder = Folder::with_testdata();
+    let export = "testdata/decoders/optimum-0.1-t5/decoder_with_past_model.onnx";
+    folder
+        .run(&format!("convert {export} -o decoder.onnx --max-seq 16 --encoder-output encoder.onnx"))
+        .passed();
+    for (file, length) in [("ids.npy", 3), ("mask.npy", 3), ("short.npy", 2)] {
+        folder.write(file, &npy("<i8", &[2, length], &1_i64.to_le_bytes().repeat(2 * length)));
+    }
+    let generate = |mask: &str, more: &str| {
+        let decoder = "generate decoder.onnx --prompt-ids 0 --prompt-ids 0 --tokens 3";
+        let encoder = "--encoder encoder.onnx --encoder-input input_ids=ids.npy --encoder-input";
+        folder.run(&format!("{decoder} {encoder} attention_mask={mask} {more}"))
+    };
+    let text = generate("mask.npy", "").passed();
+    let line = text.lines().find(|line| line.starts_with("encoder ")).unwrap();
+    assert!(line.starts_with("encoder      2 texts in "), "{line}");
+    assert!(line.ends_with("; the outputs take 1.5 KiB"), "{line}");
+    let encoder = &generate("mask.npy", "--json").document()["encoder"];
+    assert_eq!([&encoder["texts"], &encoder["bytes"]], [2, 1584]);
+    assert_eq!(
+        generate("short.npy", "").one_error_line(),
+        "error: encoder input \"attention_mask\" has 2 positions, but \"input_ids\" has 3: a mask has one number for \
+         each"
+    );
 }
 
 #[test]

@@ -198,6 +198,13 @@ fn inputs_that_an_encoder_does_not_take_are_refused() {
         let refused = encoder.run(&inputs);
         assert!(matches!(&refused, Err(SessionError::EncoderInput { input, .. }) if input == name), "{name}");
     }
+    let mask = Tensor::zeros(ElementType::Int64, &[1, 2]).unwrap();
+    let refused = encoder.run(&[("input_ids", &ids), ("attention_mask", &mask)]);
+    let is_length = |error: &SessionError| {
+        matches!(error, SessionError::EncoderMaskLength { mask, got: 2, input, expected: 3 }
+            if mask == "attention_mask" && input == "input_ids")
+    };
+    assert!(refused.as_ref().is_err_and(is_length), "{refused:?}");
     let exported = testdata("decoders/optimum-0.1-t5/encoder_model.onnx");
     let refused = Encoder::open(&Tract, exported, session.interface(), LoadOptions::default());
     assert!(matches!(refused, Err(SessionError::EncoderOutputMissing { .. })));

@@ -11,7 +11,7 @@ use kvscatter_session::{Engine, GenerateOptions, Generated, Generator, LoadOptio
 use super::encoder::EncoderArgs;
 use super::prompts::{self, Prompts};
 use super::sampling::SamplingArgs;
-use super::show;
+use super::show::{self, Encoded};
 use crate::commands::prepare::Preparing;
 use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
 use crate::error::CommandError;
@@ -162,6 +162,7 @@ impl Generate {
         self.capacity.map(NonZeroUsize::get)
     }
 
+    /// Opens the model, and runs the encoder if there is one.
     pub(super) fn open_generator(
         &self,
         engine: &dyn Engine,
@@ -169,7 +170,7 @@ impl Generate {
         prompts: &[Vec<i64>],
         generation: &GenerateOptions,
         capacity: Option<usize>,
-    ) -> Result<Generator, CommandError> {
+    ) -> Result<(Generator, Option<Encoded>), CommandError> {
         let options = SessionOptions {
             batch: None,
             capacity,
@@ -187,8 +188,8 @@ impl Generate {
         }
         generator.draft(self.draft);
         let load = LoadOptions { threads: options.threads };
-        self.encoder.encode(engine, &mut generator, load, self.prefix.is_some())?;
-        Ok(generator)
+        let encoded = self.encoder.encode(engine, &mut generator, load, self.prefix.is_some())?;
+        Ok((generator, encoded))
     }
 
     /// Returns a finished generation to print.
@@ -207,6 +208,7 @@ impl Generate {
             group_query_nodes: generator.group_query_nodes(),
             prompts,
             texts: None,
+            encoded: None,
             sized_by: "",
             may_draft: self.draft > 0,
             prefix: self.prefix.as_ref().map(|path| in_file((path, generator.prefix()))),

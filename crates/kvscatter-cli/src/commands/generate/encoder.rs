@@ -1,11 +1,13 @@
 //! The encoder of an encoder-decoder, and the texts that it reads.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::Args;
 use kvscatter_onnx::Data;
 use kvscatter_session::{Encoder, EncoderOutputs, Engine, Generator, LoadOptions, Tensor};
 
+use super::show::Encoded;
 use crate::commands::named::{NamedFile, unique};
 use crate::error::CommandError;
 use crate::files;
@@ -23,20 +25,20 @@ pub(super) struct EncoderArgs {
 }
 
 impl EncoderArgs {
-    /// Runs the encoder, and lets the generator attend to its outputs. `is_continued` means that the prompts follow a
-    /// saved one.
+    /// Runs the encoder, and lets the generator attend to its outputs. Returns `None` without an encoder.
+    /// `is_continued` means that the prompts follow a saved one.
     pub(super) fn encode(
         &self,
         engine: &dyn Engine,
         generator: &mut Generator,
         options: LoadOptions,
         is_continued: bool,
-    ) -> Result<(), CommandError> {
+    ) -> Result<Option<Encoded>, CommandError> {
         let Some(path) = &self.encoder else {
             // A saved prompt may have what an encoder has computed.
             return match generator.interface().encoder.first().filter(|_| !is_continued) {
                 Some(port) => Err(CommandError::NoEncoder { input: port.name.clone() }),
-                None => Ok(()),
+                None => Ok(None),
             };
         };
         unique("--encoder-input", self.encoder_input.iter().map(|input| &input.name))?;
@@ -48,7 +50,8 @@ impl EncoderArgs {
             inputs.push((given.name.as_str(), tensor));
         }
         let texts = inputs.iter().filter_map(|(_, tensor)| tensor.shape().first().copied()).max();
-        let encoded: Result<Vec<EncoderOutputs>, CommandError> = (0..texts.unwrap_or_default())
+        let start = Instant::now();
+        let outputs: Result<Vec<EncoderOutputs>, CommandError> = (0..texts.unwrap_or_default())
             .map(|text| {
                 let of_text = inputs.iter().map(|(name, tensor)| Ok((*name, row(tensor, text)?)));
                 let of_text = of_text.collect::<Result<Vec<_>, CommandError>>()?;
@@ -56,8 +59,14 @@ impl EncoderArgs {
                 Ok(encoder.run(&of_text)?)
             })
             .collect();
-        generator.set_encoder_outputs(encoded?);
-        Ok(())
+        let outputs = outputs?;
+        let encoded = Encoded {
+            texts: outputs.len(),
+            time: start.elapsed(),
+            bytes: outputs.iter().flatten().map(|(_, tensor)| tensor.len()).sum(),
+        };
+        generator.set_encoder_outputs(outputs);
+        Ok(Some(encoded))
     }
 }
 

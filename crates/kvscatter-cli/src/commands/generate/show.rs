@@ -23,6 +23,8 @@ pub(super) struct Generation {
     pub(super) prompts: Vec<Vec<i64>>,
     /// The texts of prompts and samples, if the prompts are texts.
     pub(super) texts: Option<Texts>,
+    /// What the encoder has computed, if there is one.
+    pub(super) encoded: Option<Encoded>,
     /// The option that sets the slots of texts, in parentheses, or an empty string.
     pub(super) sized_by: &'static str,
     /// Whether steps may draft tokens.
@@ -38,6 +40,15 @@ pub(super) struct Generation {
     pub(super) capacity: Option<usize>,
     /// The reason why the caches grow, if they do.
     pub(super) growth: Option<Growth>,
+}
+
+/// What an encoder has computed.
+#[derive(Clone, Copy)]
+pub(super) struct Encoded {
+    pub(super) texts: usize,
+    pub(super) time: Duration,
+    /// The number of bytes of its outputs.
+    pub(super) bytes: usize,
 }
 
 /// Prompts as texts, and the texts after them.
@@ -82,6 +93,7 @@ impl Generation {
         let lines = [
             Some(("engine", one_line(&self.runtime.to_string()))),
             self.group_query_nodes.map(|nodes| ("attention", nodes.to_string())),
+            self.encoded.map(|encoded| ("encoder", encoded.line())),
             self.prefix.as_ref().map(|prefix| ("prefix", file(prefix))),
             Some(("prefill", self.prefill())),
             self.saved.as_ref().map(|saved| ("saved", file(saved))),
@@ -167,6 +179,13 @@ impl Generation {
     }
 }
 
+impl Encoded {
+    fn line(self) -> String {
+        let bytes = units::bytes(u64::try_from(self.bytes).unwrap_or(u64::MAX));
+        format!("{} in {}; the outputs take {bytes}", count(self.texts, "text"), time(self.time))
+    }
+}
+
 /// Formats the sizes of layers, such as `5 layers of 2 MiB and 1 of 64 MiB`.
 fn layers(layers: &[u64]) -> String {
     let mut sizes: Vec<(u64, usize)> = Vec::new();
@@ -235,6 +254,10 @@ fn document(generation: &Generation) -> Value {
         // `null` for a model without such nodes.
         "group_query_nodes": generation.group_query_nodes,
         "samples": samples.map(sample).collect::<Value>(),
+        // `null` without --encoder.
+        "encoder": generation.encoded.map(|encoded| {
+            json!({"texts": encoded.texts, "seconds": encoded.time.as_secs_f64(), "bytes": encoded.bytes})
+        }),
         // `null` without --prefix.
         "prefix": generation.prefix,
         "prefill": phase(generated.prompt_tokens, generated.prefill),

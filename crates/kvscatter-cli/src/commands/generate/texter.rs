@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use kvscatter_session::{Engine, GenerateOptions, Generated, Generator};
 
 use super::args::Generate;
-use super::show::Texts;
+use super::show::{Encoded, Texts};
 use super::writer::Writer;
 use crate::error::CommandError;
 use crate::interrupt::Interrupts;
@@ -27,6 +27,8 @@ pub(super) struct Texter<'a> {
     pub(super) args: &'a Generate,
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) generator: Generator,
+    /// What the encoder has computed, if there is one.
+    pub(super) encoded: Option<Encoded>,
     pub(super) options: GenerateOptions,
     pub(super) room: Room,
 }
@@ -78,6 +80,7 @@ impl Texter<'_> {
     ) -> Result<(), CommandError> {
         let Some(generated) = turns.generated else { return Ok(()) };
         let mut generation = self.args.generation(engine, &self.generator, turns.ids, generated);
+        generation.encoded = self.encoded;
         generation.texts = Some(turns.texts);
         generation.sized_by = self.room.sized_by;
         Ok(generation.show(output)?)

@@ -63,9 +63,9 @@ pub(super) fn run(args: &Generate, host: &Host, output: &mut Output) -> Result<O
     }
     let options = args.options(args.max_new_tokens.map(NonZeroUsize::get), eos);
     let loaded = if prompts.is_empty() { &[Vec::new()] } else { prompts.as_slice() };
-    let mut generator = args.open_generator(&*engine, &prepared, loaded, &options, capacity)?;
+    let (mut generator, encoded) = args.open_generator(&*engine, &prepared, loaded, &options, capacity)?;
     generator.fill_cache();
-    let mut texter = Texter { args, tokenizer: &tokenizer, generator, options, room };
+    let mut texter = Texter { args, tokenizer: &tokenizer, generator, encoded, options, room };
     match template {
         Some(template) if texts.is_empty() => {
             let mut turns = Turns::default();
