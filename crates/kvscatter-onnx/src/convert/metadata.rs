@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::exported::ExportedDecoder;
 use super::probe::{Distance, Probe};
 use super::probes::Padding;
-use super::report::NarrowCaches;
+use super::report::{KeptState, NarrowCaches};
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
 use super::rule::{Added, Bias, Blocks, Rule};
@@ -226,10 +226,8 @@ pub(super) fn write_caches(decoder: &Decoder<'_>, max_seq: usize, slots: &str, m
 }
 
 /// Names the outputs with the columns of states, each with the past that they begin with.
-pub(super) fn write_columns<'a>(
-    columns: impl Iterator<Item = (&'a str, &'a String)>,
-    model: &mut ModelProto,
-) {
-    let columns: Vec<_> = columns.map(|(past, columns)| format!("{past} -> {columns}")).collect();
-    set_metadata(model, "kvscatter.state_columns", &columns.join("; "));
+pub(super) fn write_columns(states: &[KeptState], model: &mut ModelProto) {
+    let pair = |state: &KeptState| Some(format!("{} -> {}", state.past, state.columns.as_ref()?));
+    let pairs: Vec<_> = states.iter().filter_map(pair).collect();
+    set_metadata(model, "kvscatter.state_columns", &pairs.join("; "));
 }

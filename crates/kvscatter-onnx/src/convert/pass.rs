@@ -7,7 +7,7 @@ use super::options::ConvertOptions;
 use super::probe::{Inputs, SAMPLES};
 use super::probes::Padding;
 use super::refusal::{ConvertError, ConvertRefusal};
-use super::report::{CacheReport, Claim, Report};
+use super::report::{CacheReport, Claim, KeptState, Report};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
 use crate::fold::{Fold, FoldError};
@@ -63,6 +63,8 @@ pub(super) struct Change {
     pub(super) report: Option<Report>,
     /// The caches that got a narrower type, with their costs.
     pub(super) narrowed: Option<CacheReport>,
+    /// The states, if they got outputs.
+    pub(super) states: Option<Vec<KeptState>>,
 }
 
 impl<'m> Subject<'_, 'm> {
@@ -144,7 +146,7 @@ fn differs(pass: &Pass, error: OnnxError) -> OnnxError {
 impl Change {
     pub(super) fn new(model: Model, origins: Origins) -> Self {
         let (what, proof, moved) = Default::default();
-        Self { model, origins, what, proof, moved, padding: None, report: None, narrowed: None }
+        Self { model, origins, what, proof, moved, padding: None, report: None, narrowed: None, states: None }
     }
 
     /// Sets what was changed.

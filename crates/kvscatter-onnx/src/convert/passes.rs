@@ -160,6 +160,9 @@ pub(super) fn run<'m>(
             passed.report.caches =
                 CacheReport { bytes_per_slot, bytes_per_sample, linear_bytes_per_sample, narrow, ..earlier };
         }
+        if let Some(states) = change.states {
+            passed.report.states = states;
+        }
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
         is_static |= pass.stage == Stage::MakesStatic;

@@ -168,4 +168,6 @@ pub struct KeptState {
     pub past: String,
     /// The name of the output with the state after a step, which is the next step's past.
     pub present: String,
+    /// The name of the output with the columns of a convolution, from which follows the state after each token.
+    pub columns: Option<String>,
 }

@@ -6,6 +6,7 @@
 
 use super::metadata;
 use super::pass::{Change, Subject};
+use super::report::KeptState;
 use crate::decoder::{COLUMNS, NewColumns, State};
 use crate::edit::{Editor, NewNode};
 use crate::{Dimension, OnnxError};
@@ -23,13 +24,17 @@ pub(super) fn return_columns(subject: &Subject<'_, '_>) -> Result<Option<Change>
     }
     let mut returning = model.clone();
     let mut editor = Editor::new(returning.proto_mut())?;
-    let outputs: Vec<_> = states.iter().map(|(state, new)| add(state, *new, &mut editor)).collect();
+    let returned = |(state, new): &(&State<'_>, NewColumns<'_>)| KeptState {
+        past: state.past.to_owned(),
+        present: state.present.to_owned(),
+        columns: Some(add(state, *new, &mut editor)),
+    };
+    let states: Vec<_> = states.iter().map(returned).collect();
     let origins = editor.finish()?;
-    let pasts = states.iter().map(|(state, _)| state.past);
-    metadata::write_columns(pasts.zip(&outputs), returning.proto_mut());
-    let what = format!("outputs of {} convolutions", outputs.len());
-    let change = Change::new(returning, origins).what(what);
-    Ok(Some(change.proof("the operator's definition, by which a state is its last columns")))
+    metadata::write_columns(&states, returning.proto_mut());
+    let change = Change::new(returning, origins).what(format!("outputs of {} convolutions", states.len()));
+    let proof = "the definition of a convolution's state, which is its last columns";
+    Ok(Some(Change { states: Some(states), ..change }.proof(proof)))
 }
 
 /// Returns the name of the output with the columns of a state, and adds it if it is missing.
@@ -39,8 +44,7 @@ fn add(state: &State<'_>, new: NewColumns<'_>, editor: &mut Editor<'_>) -> Strin
     }
     let columns = editor.fresh(&format!("{}{SUFFIX}", state.present));
     editor.at(state.writer.index());
-    let axis = COLUMNS as i64;
-    let node = |past: &str, new: &str| NewNode::new("Concat", &[past, new]).int("axis", axis);
+    let node = |past: &str, new: &str| NewNode::new("Concat", &[past, new]).int("axis", COLUMNS);
     match new {
         NewColumns::OfOperator(new) => _ = editor.add(node(state.past, new).outputs(&[&columns])),
         NewColumns::Joined(joined) => {

@@ -114,7 +114,11 @@ fn basic_report(
     inputs: StaticInputs,
     least_onnxruntime: RuntimeVersion,
 ) -> Report {
-    let state = |past: &str, present: &str| KeptState { past: past.to_owned(), present: present.to_owned() };
+    let state = |past: &str, present: &str| KeptState {
+        columns: None,
+        past: past.to_owned(),
+        present: present.to_owned(),
+    };
     let unknown = decoder.inputs.iter().filter(|input| input.role == InputRole::Other);
     Report {
         caches: CacheReport {

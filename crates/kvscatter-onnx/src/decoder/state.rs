@@ -11,11 +11,8 @@ use super::cache::{Cache, UnknownStyle, WriterStyle};
 use crate::fold::returns_state;
 use crate::{Dimension, Graph, Node, ValueInfo};
 
-/// The rank of a convolution's state, `[batch, channels, columns]`.
-const RANK: usize = 3;
-
-/// The axis of the columns.
-pub(crate) const COLUMNS: usize = 2;
+/// The axis of the columns of a convolution's state, `[batch, channels, columns]`.
+pub(crate) const COLUMNS: i64 = 2;
 
 /// The largest number of nodes that read a value and that are examined. It bounds the time for a hostile graph.
 const MAX_READERS: usize = 8;
@@ -108,8 +105,7 @@ fn is_state<'m>(graph: &Graph<'m>, cache: &Cache<'m>, writer: &Node<'m>) -> bool
         WriterStyle::Unknown(UnknownStyle::Cut { rows: Some(rows) }) => {
             let mut readers = graph.uses(cache.written).take(MAX_READERS);
             let is_convolved = readers.any(|(reader, _)| reader.is("Conv"));
-            let has_size = cache.past_shape.get(COLUMNS) == Some(&Dimension::Known(rows));
-            is_join(writer) && is_convolved && has_size && cache.past_shape.len() == RANK
+            is_join(writer) && is_convolved && size(cache) == Some(rows)
         }
         _ => false,
     }
@@ -118,7 +114,7 @@ fn is_state<'m>(graph: &Graph<'m>, cache: &Cache<'m>, writer: &Node<'m>) -> bool
 /// Returns `true` for a node that joins two values along the columns.
 fn is_join(node: &Node<'_>) -> bool {
     let axis = node.attribute("axis").and_then(|axis| axis.i);
-    node.is("Concat") && node.proto().input.len() == 2 && [Some(-1), Some(2)].contains(&axis)
+    node.is("Concat") && node.proto().input.len() == 2 && [Some(-1), Some(COLUMNS)].contains(&axis)
 }
 
 /// Returns `true` for a convolution whose state an operator returns. A function may compute another state than the
@@ -128,12 +124,18 @@ fn is_convolution(node: &Node<'_>) -> bool {
 }
 
 fn new_columns<'m>(cache: &Cache<'m>, writer: &Node<'m>) -> Option<NewColumns<'m>> {
-    if cache.past_shape.len() != RANK || !matches!(cache.past_shape.get(COLUMNS), Some(Dimension::Known(_))) {
-        return None;
-    }
+    size(cache)?;
     match writer.op_type() {
         "Concat" => Some(NewColumns::Joined(cache.written)),
         _ if is_convolution(writer) => writer.input(0).map(NewColumns::OfOperator),
+        _ => None,
+    }
+}
+
+/// Returns the number of columns of a convolution's state, if the past declares it.
+fn size(cache: &Cache<'_>) -> Option<usize> {
+    match cache.past_shape.as_slice() {
+        [_, _, columns] => columns.size(),
         _ => None,
     }
 }

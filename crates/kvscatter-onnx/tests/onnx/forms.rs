@@ -366,7 +366,8 @@ fn a_state_stays_as_it_is_and_is_named() {
     assert_eq!((role, before.logits.as_ref().unwrap().name), (InputRole::State(0), "logits"));
 
     let converted = convert(&exported, MAX_SEQ).unwrap();
-    let expected = KeptState { past: "past.conv".to_owned(), present: "present.conv".to_owned() };
+    let [past, present, columns] = ["past.conv", "present.conv", "present.conv.columns"].map(str::to_owned);
+    let expected = KeptState { past, present, columns: Some(columns) };
     assert_eq!((converted.report.states.as_slice(), converted.report.caches.count), (&[expected][..], 4));
     assert_eq!(converted.model.metadata("kvscatter.states"), Some("past.conv -> present.conv"));
     let after = decoder(&converted.model);

@@ -108,10 +108,12 @@ class State:
     Attributes:
         past: The input.
         present: The output.
+        columns: The output with the columns of a convolution, from which follows the state after each token, or None.
     """
 
     past: str
     present: str
+    columns: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

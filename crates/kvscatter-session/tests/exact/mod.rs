@@ -145,7 +145,7 @@ impl Session for ExactSession {
         let at = step.shared.iter().map(|shared| shared.cache.address() + part(shared.cache).start);
         let present_at = at.collect();
         let returned = std::iter::once(logits).chain(columns).collect();
-        Ok(StepOutput { present_at, returned: returned, elapsed: Duration::from_micros(1) })
+        Ok(StepOutput { present_at, returned, elapsed: Duration::from_micros(1) })
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) fn document(
         "states": report
             .states
             .iter()
-            .map(|state| json!({"past": state.past, "present": state.present}))
+            .map(|state| json!({"past": state.past, "present": state.present, "columns": state.columns}))
             .collect::<Value>(),
         // The inputs whose meaning the graph does not show.
         "unknown_inputs": report.inputs.unknown,

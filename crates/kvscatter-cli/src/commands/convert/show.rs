@@ -98,6 +98,13 @@ pub(super) fn show(
             first.past
         );
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
+        if let Some(columns) = &first.columns {
+            let text = format!(
+                "Output {columns:?} returns the columns of the state and of the new tokens, so that KvSession and \
+                 generate keep any number of drafted tokens without another run."
+            );
+            writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
+        }
     }
     if let Some(refusal) = refusal {
         let text = format!("KvSession and generate refuse this model: {refusal}. Run it in your own loop.");

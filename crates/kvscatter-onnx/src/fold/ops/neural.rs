@@ -149,13 +149,14 @@ pub(super) fn conv(call: &Call<'_>) -> Outputs {
     };
     let mut shape = vec![samples, channels];
     for (axis, (&size, &kernel)) in sizes.iter().zip(kernel).enumerate() {
-        let pads = [listed("pads", 0, axis)?, listed("pads", 0, axis + sizes.len())?];
+        let pads = [listed("pads", 0, axis)?, listed("pads", 0, axis.saturating_add(sizes.len()))?];
         let padded = pads.into_iter().fold(size, usize::saturating_add);
         let covered = listed("dilations", 1, axis)?.saturating_mul(kernel.saturating_sub(1));
         let Some(last) = padded.checked_sub(covered.saturating_add(1)) else {
             return Err(call.bad_shape(0, "at least the size of the kernel"));
         };
-        shape.push(last / listed("strides", 1, axis)?.max(1) + 1);
+        let stride = listed("strides", 1, axis)?.max(1);
+        shape.push(last.checked_div(stride).unwrap_or_default().saturating_add(1));
     }
     call.shaped([(input.element, shape)])
 }
