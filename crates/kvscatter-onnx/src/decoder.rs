@@ -46,8 +46,9 @@ pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 pub(crate) use roles::is_float;
 pub use roles::{EncoderPart, Input, InputRole};
 pub(crate) use shared_positions::source as source_of_slots;
+use state::ColumnsOutputs;
 pub use state::State;
-pub(crate) use state::{COLUMNS, NewColumns};
+pub(crate) use state::NewColumns;
 pub(crate) use step::{Step, StepInputs};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
@@ -82,9 +83,8 @@ impl<'m> Decoder<'m> {
         let outputs = graph.outputs()?;
         let mut inputs = graph.inputs()?;
         inputs.retain(|input| graph.is_input(input.name));
-        let columns = state::columns(graph, &outputs);
-        let is_columns = |output: &&ValueInfo<'_>| columns.values().any(|name| *name == output.name);
-        let others: Vec<_> = outputs.iter().filter(|output| !is_columns(output)).cloned().collect();
+        let columns = ColumnsOutputs::find(graph, &inputs, &outputs);
+        let others: Vec<_> = outputs.iter().filter(|output| !columns.contain(output.name)).cloned().collect();
         let mut caches = pairs::find(graph, &inputs, &others)?;
         let states = state::take(graph, &mut caches, &columns);
         if caches.is_empty() {

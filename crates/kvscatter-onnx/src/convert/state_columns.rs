@@ -7,7 +7,7 @@
 use super::metadata;
 use super::pass::{Change, Subject};
 use super::report::KeptState;
-use crate::decoder::{COLUMNS, NewColumns, State};
+use crate::decoder::{NewColumns, State};
 use crate::edit::{Editor, NewNode};
 use crate::{Dimension, OnnxError};
 
@@ -44,7 +44,7 @@ fn add(state: &State<'_>, new: NewColumns<'_>, editor: &mut Editor<'_>) -> Strin
     }
     let columns = editor.fresh(&format!("{}{SUFFIX}", state.present));
     editor.at(state.writer.index());
-    let node = |past: &str, new: &str| NewNode::new("Concat", &[past, new]).int("axis", COLUMNS);
+    let node = |past: &str, new: &str| NewNode::new("Concat", &[past, new]).int("axis", -1);
     match new {
         NewColumns::OfOperator(new) => _ = editor.add(node(state.past, new).outputs(&[&columns])),
         NewColumns::Joined(joined) => {

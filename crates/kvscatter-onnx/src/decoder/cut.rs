@@ -27,13 +27,15 @@ pub(super) fn rows(graph: &Graph<'_>, steps: &[Node<'_>], axis: usize, rank: usi
     None
 }
 
+/// Returns `true` if a `Slice` keeps this number of last rows, and all of the other axes.
+pub(super) fn keeps_last(graph: &Graph<'_>, slice: &Node<'_>, rows: usize, axis: usize, rank: usize) -> bool {
+    let has_one_axis = ints(graph, slice, "starts", 1).is_some_and(|starts| starts.len() == 1);
+    slice.is("Slice") && has_one_axis && kept(graph, slice, axis, rank) == Some(Some(rows))
+}
+
 /// Returns `None` for a `Slice` of another axis or of all rows.
 fn kept(graph: &Graph<'_>, slice: &Node<'_>, axis: usize, rank: usize) -> Option<Option<usize>> {
-    // Before operator set 10, attributes had the numbers.
-    let ints = |name, slot| match slice.attribute(name) {
-        Some(attribute) => Some(attribute.ints.clone()),
-        None => graph.ints(slice.input(slot)?),
-    };
+    let ints = |name, slot| ints(graph, slice, name, slot);
     let has_axes = slice.input(3).is_some() || slice.attribute("axes").is_some();
     let axes = match has_axes {
         true => ints("axes", 3),
@@ -50,5 +52,13 @@ fn kept(graph: &Graph<'_>, slice: &Node<'_>, axis: usize, rank: usize) -> Option
         (Some(0), Some(OPEN_END..), Some(1)) => None,
         (Some(start @ ..0), Some(OPEN_END..), Some(1)) => Some(usize::try_from(start.unsigned_abs()).ok()),
         _ => Some(None),
+    }
+}
+
+/// Returns numbers of a `Slice`. Before operator set 10, attributes had them.
+fn ints(graph: &Graph<'_>, slice: &Node<'_>, name: &str, slot: usize) -> Option<Vec<i64>> {
+    match slice.attribute(name) {
+        Some(attribute) => Some(attribute.ints.clone()),
+        None => graph.ints(slice.input(slot)?),
     }
 }

@@ -287,9 +287,9 @@ fn with_state() -> Model {
     model
 }
 
-/// Returns llama with the same convolution as [`with_state`] in the form of public LFM2 files: the columns are joined,
-/// convolved and cut.
-fn with_joined_state() -> Model {
+/// Returns the model of [`with_state`] with these nodes, which compute `present.conv` and `mixed` from `past.conv`,
+/// `new` and `kernel`.
+fn with_state_of(nodes: &str) -> Model {
     let mut model = with_state();
     let embedded = "/model/embed_tokens/Gather_output_0";
     let graph = graph_mut(&mut model);
@@ -297,13 +297,20 @@ fn with_joined_state() -> Model {
     graph.node.drain(state - 1..=state + 1);
     let nodes = format!(
         "new = Transpose(embedded) {{perm=[0, 2, 1]}}
-        joined = Concat(past.conv, new) {{axis=2}}
-        present.conv = Slice(joined, [-2], [9223372036854775807], [2])
-        mixed = Conv(joined, kernel) {{group=64}}
+        {nodes}
         {embedded} = Transpose(mixed) {{perm=[0, 2, 1]}}"
     );
     insert(&mut model, state - 1, Nodes::parse(&nodes));
     model
+}
+
+/// The nodes of a convolution in the form of public LFM2 files: the columns are joined, convolved and cut.
+const JOINED: &str = "joined = Concat(past.conv, new) {axis=2}
+    present.conv = Slice(joined, [-2], [9223372036854775807], [2])
+    mixed = Conv(joined, kernel) {group=64}";
+
+fn with_joined_state() -> Model {
+    with_state_of(JOINED)
 }
 
 /// Each conversion returns the columns of the convolution, from which follows the state after each token.
@@ -355,6 +362,54 @@ fn columns_that_no_convolution_reads_are_no_state() {
     graph.node[reader] =
         Nodes::parse("mixed = Slice(joined, [2], [9223372036854775807], [2])").nodes.remove(0);
     assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::Cut { .. });
+}
+
+/// The present has other columns than the last ones of the joined value, or other channels.
+#[test]
+fn a_state_of_other_columns_than_the_last_is_refused() {
+    let reversed = JOINED.replace(
+        "[-2], [9223372036854775807], [2]",
+        "[-1, -2], [-9223372036854775807, 9223372036854775807], [1, 2], [-1, 1]",
+    );
+    let past_cut = "joined = Concat(Slice(past.conv, [-2], [9223372036854775807], [2]), new) {axis=2}
+        present.conv = Identity(joined)
+        mixed = Conv(joined, kernel) {group=64}";
+    let cut_twice = JOINED.replace("Slice(joined", "Slice(Slice(joined, [-2], [9223372036854775807], [2])");
+    for nodes in [&reversed, past_cut, &cut_twice] {
+        assert_refused!(convert(&with_state_of(nodes), MAX_SEQ), ConvertRefusal::Cut { .. });
+    }
+}
+
+#[test]
+fn a_cache_whose_last_rows_are_another_output_stays_a_cache() {
+    let mut model = load("optimum-llama");
+    let graph = graph_mut(&mut model);
+    let writer = maker(graph, "present.0.key");
+    let [axis] = graph.node[writer].attribute.as_mut_slice() else { panic!() };
+    axis.i = Some(2);
+    graph.output.extend(values("last: float[batch_size, 2, n, 16]"));
+    insert(
+        &mut model,
+        writer + 1,
+        Nodes::parse("last = Slice(present.0.key, [-1], [9223372036854775807], [2])"),
+    );
+    let decoder = decoder(&model);
+    assert_eq!(decoder.caches.len(), 4);
+    assert!(decoder.caches.iter().all(|cache| cache.present.starts_with("present.")));
+}
+
+/// Another output may return the same columns.
+#[test]
+fn columns_that_two_outputs_return_are_no_cache() {
+    let mut model = convert(&with_state(), MAX_SEQ).unwrap().model;
+    let graph = graph_mut(&mut model);
+    let mut join = graph.node[maker(graph, "present.conv.columns")].clone();
+    join.output = vec!["more".to_owned()];
+    graph.node.push(join);
+    graph.output.splice(0..0, values("more: float[batch_size, 64, n]"));
+    let decoder = decoder(&model);
+    assert_eq!((decoder.caches.len(), decoder.states.len()), (4, 1));
+    assert!(decoder.states[0].columns.is_some());
 }
 
 #[test]
