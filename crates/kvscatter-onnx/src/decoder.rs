@@ -48,7 +48,7 @@ pub use roles::{EncoderPart, Input, InputRole};
 pub(crate) use shared_positions::source as source_of_slots;
 use state::ColumnsOutputs;
 pub use state::State;
-pub(crate) use state::NewColumns;
+pub(crate) use state::{COLUMNS, NewColumns};
 pub(crate) use step::{Step, StepInputs};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 

@@ -73,16 +73,26 @@ impl<'m> Subject<'_, 'm> {
     /// # Errors
     /// Returns a [`ConvertRefusal`] for inputs of unknown sizes or of too many elements.
     pub(super) fn small_step(&self) -> Result<Fold<'m>, OnnxError> {
+        self.step_of(2).map(|(fold, _)| fold)
+    }
+
+    /// Evaluates the decoder in a step of this many new tokens, if the model does not fix the number. Returns their
+    /// number as well.
+    ///
+    /// # Errors
+    /// Returns the errors of [`small_step`](Self::small_step).
+    pub(super) fn step_of(&self, new: usize) -> Result<(Fold<'m>, usize), OnnxError> {
         let max_seq = self.options.max_seq;
         let inputs = Inputs::checked(self.decoder, max_seq)?;
         let external = self.model.shared_external_data()?;
         let mut fold = Fold::new(self.graph, external.as_ref());
-        let probe = inputs.probe(SAMPLES, 3, 2.min(max_seq)).within(max_seq);
+        let probe = inputs.probe(SAMPLES, 3, new.min(max_seq)).within(max_seq);
         // The mask of static caches has an element for each slot.
         let is_static = self.decoder.caches.iter().all(Cache::is_static);
         let probe = if is_static { probe.ending(max_seq) } else { probe };
+        let new = probe.new;
         inputs.with_blocks(probe).feed(&inputs, &mut fold)?;
-        Ok(fold)
+        Ok((fold, new))
     }
 }
 

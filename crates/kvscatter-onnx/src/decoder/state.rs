@@ -17,7 +17,7 @@ use crate::{Dimension, Graph, Node, ValueInfo};
 const RANK: usize = 3;
 
 /// The axis of the columns.
-const COLUMNS: usize = 2;
+pub(crate) const COLUMNS: usize = 2;
 
 /// The largest number of nodes that read a value and that are examined. It bounds the time for a hostile graph.
 const MAX_READERS: usize = 8;

@@ -334,6 +334,13 @@ fn the_columns_of_a_convolution_are_returned() {
     }
 }
 
+#[test]
+fn each_convolution_of_lfm2_returns_its_columns() {
+    let converted = convert(&load("decoders/transformers-lfm2"), MAX_SEQ).unwrap();
+    let states = decoder(&converted.model).states;
+    assert!(!states.is_empty() && states.iter().all(|state| state.columns.is_some()));
+}
+
 /// A recurrent state has no columns, so tokens run again in any case.
 #[test]
 fn no_columns_are_returned_beside_a_recurrent_state() {
@@ -362,6 +369,48 @@ fn columns_that_no_convolution_reads_are_no_state() {
     graph.node[reader] =
         Nodes::parse("mixed = Slice(joined, [2], [9223372036854775807], [2])").nodes.remove(0);
     assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::Cut { .. });
+}
+
+/// The state after a token is no part of such columns, or they are of another type.
+#[test]
+fn columns_that_contain_no_state_after_each_token_are_not_returned() {
+    let cut = "present.conv = Slice(joined, [-2], [9223372036854775807], [2])";
+    let twice = format!(
+        "joined = Concat(past.conv, Concat(new, new) {{axis=2}}) {{axis=2}}
+        {cut}
+        mixed = Conv(joined, kernel) {{group=64, strides=[2]}}"
+    );
+    let shortened = format!(
+        "last = Slice(new, [-2], [9223372036854775807], [2])
+        joined = Concat(past.conv, last) {{axis=2}}
+        {cut}
+        mixed = Add(new, ReduceSum(Conv(joined, kernel) {{group=64}}, [2]))"
+    );
+    let through_identity = JOINED.replace("(past.conv", "(Identity(past.conv)");
+    for nodes in [&twice, &shortened, &through_identity] {
+        let converted = convert(&with_state_of(nodes), MAX_SEQ).unwrap();
+        let decoder = decoder(&converted.model);
+        assert_eq!((decoder.caches.len(), decoder.states.len()), (4, 1), "{nodes}");
+        assert_eq!(decoder.states[0].columns, None, "{nodes}");
+    }
+    let casts = "joined = Concat(Cast(past.conv) {to=float}, new) {axis=2}
+        present.conv = Cast(Slice(joined, [-2], [9223372036854775807], [2])) {to=float16}
+        mixed = Conv(joined, kernel) {group=64}";
+    let of_operator =
+        "mixed, last = CausalConvWithState@com.microsoft(new, kernel, _, Cast(past.conv) {to=float})
+        present.conv = Cast(last) {to=float16}";
+    let turns = "mixed, last = \
+        CausalConvWithState@com.microsoft(new, kernel, _, Transpose(past.conv) {perm=[0, 2, 1]})
+        present.conv = Transpose(last) {perm=[0, 2, 1]}";
+    let narrow = "float16[batch_size, 64, 2]";
+    for (nodes, declared) in [(casts, narrow), (of_operator, narrow), (turns, "float[batch_size, 2, 64]")] {
+        let mut model = with_state_of(nodes);
+        declare(&mut model, &format!("past.conv: {declared}"));
+        declare(&mut model, &format!("present.conv: {declared}"));
+        let converted = convert(&model, MAX_SEQ).unwrap();
+        let columns = decoder(&converted.model).states.iter().map(|state| state.columns).collect::<Vec<_>>();
+        assert_eq!(columns, [None], "{nodes}");
+    }
 }
 
 /// The present has other columns than the last ones of the joined value, or other channels.
