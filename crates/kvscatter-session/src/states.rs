@@ -109,20 +109,19 @@ impl States {
         tokens: usize,
     ) {
         for (port, state) in self.ports.iter().zip(&mut self.current) {
-            let (of_sample, size) = (of_sample(state, batch_index), state.shape().last().copied());
-            let (Some(target), Some(size)) = (state.bytes_mut().get_mut(of_sample), size) else { return };
+            let of_sample = of_sample(state, batch_index);
+            let &[_, channels, size] = state.shape() else { return };
             let element = port.element.bits().unwrap_or_default() / 8;
             let (row, from_row) = (size * element, (size + width) * element);
-            if row == 0 {
-                continue;
+            let Some((from, rest)) = columns.split_at_checked(channels * from_row) else { return };
+            columns = rest;
+            let Some(target) = state.bytes_mut().get_mut(of_sample) else { return };
+            if row > 0 {
+                for (target, from) in target.chunks_exact_mut(row).zip(from.chunks_exact(from_row)) {
+                    let from = from.get(tokens * element..).and_then(|from| from.get(..row));
+                    from.into_iter().for_each(|from| target.copy_from_slice(from));
+                }
             }
-            let rows = target.chunks_exact_mut(row).zip(columns.chunks_exact(from_row));
-            let len = rows.len() * from_row;
-            for (target, from) in rows {
-                let from = from.get(tokens * element..).and_then(|from| from.get(..row));
-                from.into_iter().for_each(|from| target.copy_from_slice(from));
-            }
-            columns = columns.get(len..).unwrap_or_default();
         }
     }
 
@@ -213,4 +212,42 @@ fn fed(first: usize, feed: &Feed) -> impl Iterator<Item = (usize, &SampleFeed)> 
 /// Returns the bytes of one sample in a state, `[batch, …]`.
 fn of_sample(state: &Tensor, batch_index: usize) -> Range<usize> {
     state.part(&(batch_index..batch_index + 1)).map(|(bytes, _)| bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::States;
+    use crate::interface::StatePort;
+    use crate::tensor::Tensor;
+
+    /// The state of a convolution whose kernel has one column is empty, but a run returns its new columns.
+    #[test]
+    fn states_of_several_sizes_follow_from_their_columns() {
+        let shapes = [[2, 2, 3], [2, 4, 0], [2, 1, 1]];
+        let port = |shape: &[usize; 3]| StatePort {
+            past: "past".to_owned(),
+            present: "present".to_owned(),
+            element: ElementType::Float16,
+            inner: shape[1..].iter().copied().map(Some).collect(),
+            columns: Some("columns".to_owned()),
+        };
+        let zeros = |shape: &[usize; 3]| Tensor::zeros(ElementType::Float16, shape).unwrap();
+        let mut states = States {
+            ports: shapes.iter().map(port).collect(),
+            current: shapes.iter().map(zeros).collect(),
+            ..States::default()
+        };
+        let columns: Vec<u16> =
+            [10..15, 20..25, 30..32, 40..42, 50..52, 60..62, 70..73].into_iter().flatten().collect();
+        states.set_from_columns(1, bytemuck::cast_slice(&columns), 2, 1);
+        let of_sample = |state, sample| -> Vec<u16> {
+            let halves = states.sample_bytes(state, sample).chunks_exact(2);
+            halves.map(|half| u16::from_le_bytes([half[0], half[1]])).collect()
+        };
+        assert_eq!(of_sample(0, 1), [11, 12, 13, 21, 22, 23]);
+        assert_eq!(of_sample(2, 1), [71]);
+        assert_eq!((of_sample(0, 0), of_sample(2, 0)), (vec![0; 6], vec![0]));
+    }
 }
