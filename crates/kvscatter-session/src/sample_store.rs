@@ -269,15 +269,17 @@ impl SampleStore {
         self.caches.zero_stale(run, self.batch.rings());
         self.batch.record(run);
         self.caches.hold(&run.overwritten);
-        let begun = self.begun.iter_mut().skip(run.samples.start);
-        let mut begun: Vec<_> = run.fed().zip(begun).filter(|(_, begun)| begun.tokens().is_some()).collect();
+        let points = self.begun.iter_mut().zip(&self.step).skip(run.samples.start);
+        let mut begun: Vec<_> =
+            run.fed().zip(points).filter(|(_, (begun, _))| begun.tokens().is_some()).collect();
         let returns_columns = !begun.is_empty() && run.feed.width <= state_history::TOKENS;
         self.caches.states_mut().return_columns(returns_columns);
         let ran = self.caches.run(runner, run, inputs);
         self.caches.release();
         let ran = ran?;
-        for ((batch_index, sample), begun) in &mut begun {
-            begun.keep_states(*batch_index, sample.tokens.clone(), &self.caches)?;
+        for ((batch_index, sample), (begun, step)) in &mut begun {
+            let step = step.tokens().unwrap_or_default();
+            begun.keep_states(*batch_index, step, sample.tokens.clone(), &self.caches)?;
         }
         self.caches.states_mut().return_columns(false);
         Ok(ran)
@@ -287,6 +289,9 @@ impl SampleStore {
     pub(crate) fn end_step(&mut self, given: &[(Sample, &[i64])]) {
         for (sample, tokens) in given {
             self.batch.extend(*sample, tokens);
+            if let Some(begun) = self.begun.get_mut(sample.batch_index()) {
+                begun.drop_old_states();
+            }
         }
         self.step.iter_mut().for_each(Undo::clear);
     }

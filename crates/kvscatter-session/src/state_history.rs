@@ -2,7 +2,8 @@
 //!
 //! A run returns the states after its last token. The state of a convolution is the last columns of its input, so the
 //! columns of the past and of a run's tokens, `[channels, size + tokens]`, contain the state after each of the tokens:
-//! after `n` of them, the columns from `n` on, also for 0. The columns of the last [`TOKENS`] tokens are kept.
+//! after `n` of them, the columns from `n` on, also for 0. The columns of the last [`TOKENS`] tokens that were fed are
+//! kept, in whole runs.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,7 +12,8 @@ use crate::error::SessionError;
 use crate::memory_report::bytes;
 use crate::states::States;
 
-/// The largest number of tokens whose columns a sample keeps, and of a run that returns them. A draft has fewer.
+/// The number of tokens whose columns a sample keeps at least, and the largest number of a run that returns them. A
+/// draft has fewer.
 pub(crate) const TOKENS: usize = 128;
 
 /// The states of a sample at a point, and those after the last tokens since then.
@@ -36,16 +38,24 @@ struct RunColumns {
 impl StateHistory {
     /// Begins at a sample as it is.
     pub(crate) fn begin(&mut self, batch_index: usize, states: &States) {
+        self.clear();
+        states.copy_out(batch_index, &mut self.point);
+    }
+
+    /// Forgets all states.
+    pub(crate) fn clear(&mut self) {
         self.point.clear();
         self.runs.clear();
-        states.copy_out(batch_index, &mut self.point);
     }
 
     /// Keeps the columns that the last run returned for a sample, if it returned any. Returns
     /// [`SessionError::UndoMemory`] if there is no memory for them.
+    ///
+    /// The columns of tokens before `step`, where the step began, are kept in any case, because it may fail.
     pub(crate) fn keep(
         &mut self,
         batch_index: usize,
+        step: usize,
         tokens: Range<usize>,
         states: &States,
     ) -> Result<(), SessionError> {
@@ -57,12 +67,20 @@ impl StateHistory {
         // This run contains the states after no token of a run that began here and whose tokens were dropped.
         self.runs.retain(|run| !run.tokens.is_empty());
         self.runs.push_back(RunColumns { width: tokens.len(), tokens, columns });
-        let mut kept: usize = self.runs.iter().map(|run| run.width).sum();
-        while let Some(first) = self.runs.front().filter(|_| kept > TOKENS) {
-            kept -= first.width;
-            self.runs.pop_front();
-        }
+        self.drop_old(step);
         Ok(())
+    }
+
+    /// Drops the columns of tokens from `from` on that are older than the last tokens.
+    pub(crate) fn drop_old(&mut self, from: usize) {
+        let mut later = 0;
+        let is_old = |run: &RunColumns| {
+            later += run.width;
+            later - run.width >= TOKENS
+        };
+        let first = self.runs.partition_point(|run| run.tokens.start < from);
+        let end = self.runs.iter().rposition(is_old).map_or(0, |last| last + 1);
+        self.runs.drain(first..end.max(first));
     }
 
     /// Returns `true` if the states after `to` tokens are known, which are not those at the point.

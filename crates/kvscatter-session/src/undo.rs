@@ -97,17 +97,24 @@ impl Undo {
         Ok(())
     }
 
-    /// Keeps the states after each token that the last run fed a sample, if the run returned them.
+    /// Keeps the states after each token that the last run fed a sample, if the run returned them. Its step began at
+    /// `step` tokens.
     pub(crate) fn keep_states(
         &mut self,
         batch_index: usize,
+        step: usize,
         tokens: Range<usize>,
         caches: &Caches,
     ) -> Result<(), SessionError> {
         match self.tokens {
-            Some(_) => self.states.keep(batch_index, tokens, caches.states()),
+            Some(_) => self.states.keep(batch_index, step, tokens, caches.states()),
             None => Ok(()),
         }
+    }
+
+    /// Drops states that only a step needed that has ended.
+    pub(crate) fn drop_old_states(&mut self) {
+        self.states.drop_old(0);
     }
 
     /// Forgets the states after more than `to` tokens, because the sample has gone back.

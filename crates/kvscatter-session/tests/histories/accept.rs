@@ -93,41 +93,55 @@ fn the_state_of_a_convolution_goes_back_to_each_of_the_last_tokens() {
     check(&mut session, sample, &[FED[0], FED[1], FED[3]]);
 }
 
-/// The states after the last 128 tokens are kept, in whole runs.
+/// Returns a session with one sample that has begun, and was then fed in runs of these widths.
+fn begun_with_runs(model: &models::Made, widths: &[usize]) -> (KvSession, Sample, Plan) {
+    let plan = Plan::default();
+    let options = SessionOptions { batch: Some(1), ..SessionOptions::default() };
+    let mut session = KvSession::open(&Exact(plan.clone()), model.path(), options).unwrap();
+    let sample = session.add().unwrap();
+    session.step(&[(sample, &BEFORE)]).unwrap();
+    session.begin(sample).unwrap();
+    for (token, width) in (40..).zip(widths) {
+        session.step(&[(sample, &vec![token; *width])]).unwrap();
+    }
+    (session, sample, plan)
+}
+
+/// The states after the last 128 tokens are kept, in whole runs. A run of more tokens returns no states but its last.
 #[test]
 fn states_of_old_tokens_run_again() {
     let model = models::long_with_columns();
-    let (before, long) = ([11; 3], [12; 120]);
-    for (tokens, runs_again) in [(0, false), (60, true), (119, true), (120, false), (150, false), (300, true)]
-    {
-        let plan = Plan::default();
-        let options = SessionOptions { batch: Some(1), ..SessionOptions::default() };
-        let mut session = KvSession::open(&Exact(plan.clone()), model.path(), options).unwrap();
-        let sample = session.add().unwrap();
-        session.step(&[(sample, &before)]).unwrap();
-        session.begin(sample).unwrap();
-        session.step(&[(sample, &long)]).unwrap();
-        session.step(&[(sample, &[13; 40])]).unwrap();
-        let fed = match tokens {
-            300 => {
-                // A run of too many tokens returns no states but its last.
-                session.step(&[(sample, &[14; 190])]).unwrap();
-                [&long[..], &[13; 40], &[14; 190]].concat()
-            }
-            _ => [&long[..], &[13; 40]].concat(),
-        };
+    for (widths, tokens, runs_again) in [
+        (&[120, 40][..], 0, false),
+        (&[120, 40], 32, false),
+        (&[128, 1], 1, false),
+        (&[120, 40, 100], 0, false),
+        (&[120, 40, 100], 60, true),
+        (&[120, 40, 100], 119, true),
+        (&[120, 40, 100], 120, false),
+        (&[120, 40, 100], 240, false),
+        (&[120, 40, 190], 300, true),
+    ] {
+        let (mut session, sample, plan) = begun_with_runs(&model, widths);
+        let fed = session.tokens(sample).unwrap()[BEFORE.len()..].to_vec();
         plan.set(0, Fault::Refuses);
         let accepted = session.accept(sample, tokens);
-        assert_eq!((accepted.is_err(), plan.clear()), (runs_again, runs_again), "{tokens}");
+        assert_eq!((accepted.is_err(), plan.clear()), (runs_again, runs_again), "{widths:?} {tokens}");
         if !runs_again {
-            let tokens = [&before[..], &fed[..tokens]].concat();
-            let logits = session.step(&[(sample, &[31])]).unwrap();
-            let mut expected = Expected::default();
-            expected.extend(session.interface(), &[&tokens[..], &[31]].concat());
-            let bytes: &[u8] = bytemuck::cast_slice(logits.last(sample).unwrap());
-            assert_eq!(bytes[..8], *expected.scores.last().unwrap(), "{}", tokens.len());
+            check(&mut session, sample, &fed[..tokens]);
         }
     }
+}
+
+/// A step that fails drops no states of tokens before it, and those of its own tokens are forgotten.
+#[test]
+fn states_outlive_a_step_that_fails() {
+    let (mut session, sample, plan) = begun_with_runs(&models::long_with_columns(), &[100]);
+    plan.set(2, Fault::Refuses);
+    session.prefill(&[(sample, &[22; 280])], 128).unwrap_err();
+    session.truncate(sample, BEFORE.len() + 30).unwrap();
+    session.accept(sample, 20).unwrap();
+    check(&mut session, sample, &[40; 20]);
 }
 
 /// The second run would fail.
