@@ -54,6 +54,7 @@ impl Undo {
     /// Removes the point.
     pub(crate) fn clear(&mut self) {
         self.tokens = None;
+        self.states.clear();
     }
 
     /// Returns the number of tokens at the point, or `None` if there is no point.

@@ -144,6 +144,20 @@ fn states_outlive_a_step_that_fails() {
     check(&mut session, sample, &[40; 20]);
 }
 
+/// The states are dropped with their point.
+#[test]
+fn states_are_dropped_at_a_commit() {
+    let model = models::long_with_columns();
+    let [few, many] = [&[1][..], &[100]].map(|widths| {
+        let (mut session, sample, _) = begun_with_runs(&model, widths);
+        let begun = session.memory().undo;
+        session.commit(sample).unwrap();
+        assert!(session.memory().undo < begun);
+        session.memory().undo
+    });
+    assert_eq!(few, many);
+}
+
 /// The second run would fail.
 #[test]
 fn samples_of_a_batch_run_again_in_one_run() {
