@@ -175,8 +175,8 @@ impl KvSession {
     /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     /// - Returns [`SessionError::TruncateBeyond`] if fewer than `tokens` tokens are cached.
     /// - Returns [`SessionError::TruncateBegun`] if more tokens were cached at [`begin`](Self::begin).
-    /// - Returns [`SessionError::TruncateState`] if the model has states, unless the sample goes back to 0, to the point
-    ///   of [`begin`](Self::begin), or to one of the last tokens since then whose states are
+    /// - Returns [`SessionError::TruncateState`] if the model has states, unless the sample goes back to 0, to the
+    ///   point of [`begin`](Self::begin), or to one of the last tokens since then whose states are
     ///   [kept](Self::accept_all).
     /// - Returns [`SessionError::TruncateRing`] if a ring no longer has the rows that the next tokens would see. A
     ///   sample can always be truncated by the ring's [rewind](kvscatter_onnx::convert::RingSize::rewind) below its

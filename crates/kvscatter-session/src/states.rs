@@ -59,8 +59,8 @@ impl States {
         step.returned.extend(columns.filter(|_| self.returns_columns));
     }
 
-    /// Lets the next run return the columns of all states, if the model has outputs with them. Forgets those of the last
-    /// run.
+    /// Lets the next run return the columns of all states, if the model has outputs with them. Forgets those of the
+    /// last run.
     pub(crate) fn return_columns(&mut self, returns: bool) {
         self.columns.1.clear();
         self.returns_columns = returns && self.ports.iter().all(|port| port.columns.is_some());

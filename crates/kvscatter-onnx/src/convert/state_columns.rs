@@ -1,9 +1,9 @@
 //! The pass that returns the columns of convolutions, so that a sample can go back to any of its last tokens.
 //!
 //! The state after a step has only its last columns. With those of the past and of all new tokens, a caller has the
-//! state after each token. Recurrent states have no such columns. If a model has one, a sample must run its tokens again
-//! in any case, and the pass changes nothing. It changes nothing either if the outputs would not have one column for
-//! each new token, which it evaluates.
+//! state after each token. Recurrent states have no such columns. If a model has one, a sample must run its tokens
+//! again in any case, and the pass changes nothing. It changes nothing either if the outputs would not have one column
+//! for each new token, which it evaluates.
 
 use super::metadata;
 use super::pass::{Change, Subject};

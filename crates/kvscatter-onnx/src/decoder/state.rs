@@ -112,7 +112,7 @@ impl<'m> ColumnsOutputs<'m> {
     }
 
     /// Returns the output with the columns of a past and with these new columns.
-    fn of(&self, past: &str, new: NewColumns<'_>) -> Option<&'m str> {
+    fn output(&self, past: &str, new: NewColumns<'_>) -> Option<&'m str> {
         let mut outputs = self.by_past.get(past)?.iter();
         outputs.find(|(_, of)| *of == new).map(|(output, _)| *output)
     }
@@ -135,7 +135,7 @@ pub(super) fn take<'m>(
             element: cache.element,
             shape: cache.past_shape.clone(),
             present_info: cache.present_info.clone(),
-            columns: new.and_then(|new| columns.of(cache.past, new)),
+            columns: new.and_then(|new| columns.output(cache.past, new)),
             new,
         });
         false

@@ -149,8 +149,8 @@ impl Session for ExactSession {
     }
 }
 
-/// The columns of a sample's state and of new tokens, `[channels, columns]`, in float32. A column is a hash of its token
-/// and of the columns before it, of which the first two channels have one half each.
+/// The columns of a sample's state and of new tokens, `[channels, columns]`, in float32. A column is a hash of its
+/// token and of the columns before it, of which the first two channels have one half each.
 struct Columns(Vec<u64>);
 
 impl Columns {
