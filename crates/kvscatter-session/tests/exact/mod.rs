@@ -157,8 +157,8 @@ impl Columns {
     fn of_sample(state: &Tensor, sample: usize) -> Self {
         let [_, channels, columns] = *state.shape() else { panic!() };
         let half = |channel: usize, column: usize| {
-            let at = ((sample * channels + channel) * columns + column) * 4;
-            u64::from(u32::from_le_bytes(state.bytes()[at..][..4].try_into().unwrap()))
+            let place = ((sample * channels + channel) * columns + column) * 4;
+            u64::from(u32::from_le_bytes(state.bytes()[place..][..4].try_into().unwrap()))
         };
         Self((0..columns).map(|column| half(0, column) | half(1, column) << 32).collect())
     }
@@ -175,8 +175,8 @@ impl Columns {
         let [_, channels, columns] = *tensor.shape() else { panic!() };
         for (at, column) in self.0[self.0.len() - columns..].iter().enumerate() {
             for (channel, half) in [*column as u32, (column >> 32) as u32].into_iter().enumerate() {
-                let at = ((sample * channels + channel) * columns + at) * 4;
-                tensor.bytes_mut()[at..][..4].copy_from_slice(&half.to_le_bytes());
+                let place = ((sample * channels + channel) * columns + at) * 4;
+                tensor.bytes_mut()[place..][..4].copy_from_slice(&half.to_le_bytes());
             }
         }
     }

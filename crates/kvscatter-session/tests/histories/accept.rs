@@ -133,7 +133,7 @@ fn states_of_old_tokens_run_again() {
     }
 }
 
-/// A step that fails drops no states of tokens before it, and those of its own tokens are forgotten.
+/// A step that fails drops no states of tokens before it, and only those of its tokens are forgotten.
 #[test]
 fn states_outlive_a_step_that_fails() {
     let (mut session, sample, plan) = begun_with_runs(&models::long_with_columns(), &[100]);
