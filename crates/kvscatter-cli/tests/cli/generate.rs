@@ -56,7 +56,7 @@ fn the_encoder_has_a_line_and_refuses_a_mask_of_another_length() {
     let text = generate("mask.npy", "").passed();
     let line = text.lines().find(|line| line.starts_with("encoder ")).unwrap();
     assert!(line.starts_with("encoder      2 texts in "), "{line}");
-    assert!(line.ends_with("; the outputs take 1.5 KiB"), "{line}");
+    assert!(line.ends_with("; the outputs take 1.55 KiB"), "{line}");
     let encoder = &generate("mask.npy", "--json").document()["encoder"];
     assert_eq!([&encoder["texts"], &encoder["bytes"]], [2, 1584]);
     assert_eq!(
