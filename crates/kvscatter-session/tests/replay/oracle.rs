@@ -114,6 +114,9 @@ impl Replay {
         let mut of_batch = Vec::new();
         if is_whole { &mut read } else { &mut of_batch }.extend(past);
         let caches = self.interface.caches.iter().zip(&mut self.caches);
+        // If tokens of the run were undone, the state after the kept ones is among the columns.
+        let is_undone = run.kept < run.fed.len();
+        let columns = ports.iter().filter(|_| is_undone).map(|port| port.columns.as_deref().unwrap());
         let step = Step {
             inputs: read,
             samples: (!is_whole).then(|| run.samples.clone()),
@@ -122,7 +125,7 @@ impl Replay {
                 .map(|(port, cache)| InPlaceCache { past: &port.past, present: &port.present, cache })
                 .collect(),
             outputs: ports.iter().map(|port| port.present.as_str()).zip(&mut *next).collect(),
-            returned: vec![&self.interface.logits],
+            returned: std::iter::once(self.interface.logits.as_str()).chain(columns).collect(),
         };
         let ran = self.session.run(step).unwrap();
         let kept = run.start..run.start + run.kept;
@@ -132,9 +135,14 @@ impl Replay {
                 bytes[row.start - first..row.end - first].copy_from_slice(&cache.bytes()[row]);
             }
         }
-        for (state, bytes) in next.iter().zip(state_bytes) {
-            assert_eq!(run.kept, run.fed.len(), "no part of a run with states is undone");
-            bytes.copy_from_slice(&state.bytes()[of_sample(state, run.batch_index)]);
+        for (index, (state, bytes)) in next.iter().zip(state_bytes).enumerate() {
+            match ran.returned.get(index + 1) {
+                Some(columns) => {
+                    let first = run.batch_index - run.samples.start;
+                    bytes.copy_from_slice(&state_after(run.kept, columns, first, state.shape()[2]));
+                }
+                None => bytes.copy_from_slice(&state.bytes()[of_sample(state, run.batch_index)]),
+            }
         }
         let logits = &ran.returned[0];
         let &[_, width, vocabulary] = logits.shape() else { panic!("{logits:?}") };
@@ -145,6 +153,13 @@ impl Replay {
         let of_sample = bits.chunks(vocabulary).skip(first).take(run.kept);
         of_sample.map(<[u32]>::to_vec).collect()
     }
+}
+
+/// Returns the state of a sample after `tokens` tokens of a run, which is `size` of the run's columns.
+fn state_after(tokens: usize, columns: &Tensor, index: usize, size: usize) -> Vec<u8> {
+    let element = columns.element().bits().unwrap() / 8;
+    let channels = columns.bytes()[of_sample(columns, index)].chunks(columns.shape()[2] * element);
+    channels.flat_map(|row| row[tokens * element..][..size * element].to_vec()).collect()
 }
 
 /// Returns the runs that fed these tokens to a sample, or `None` if these runs do not feed all of them.
