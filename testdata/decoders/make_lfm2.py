@@ -27,7 +27,9 @@ class Graph:
     def __init__(self, weights: dict[str, torch.Tensor]) -> None:
         self.weights, self.nodes, self.initializers = weights, [], {}
 
-    def node(self, op: str, *inputs: str, outputs: list[str] | None = None, ms: bool = False, **attributes: object) -> str:
+    def node(
+        self, op: str, *inputs: str, outputs: list[str] | None = None, ms: bool = False, **attributes: object
+    ) -> str:
         """Adds a node and returns its first output."""
         outputs = outputs or [f"{op}_{len(self.nodes)}"]
         domain = "com.microsoft" if ms else ""
@@ -65,7 +67,9 @@ class Graph:
         self.node("Split", projected, self.ints(HIDDEN, HIDDEN, HIDDEN), outputs=gates, axis=1)
         new = self.node("Mul", gates[0], gates[2])
         joined = self.node("Concat", f"past_conv.{layer}", new, axis=2)
-        convolved = self.node("Conv", joined, self.weight(f"{part}.conv"), group=HIDDEN, kernel_shape=[COLUMNS])
+        convolved = self.node(
+            "Conv", joined, self.weight(f"{part}.conv"), group=HIDDEN, kernel_shape=[COLUMNS]
+        )
         length = self.node("Gather", self.node("Shape", new), self.array("two", np.array(2, np.int64)))
         length = self.node("Mul", length, self.array("minus_one", np.array(-1, np.int64)))
         start, end = self.node("Unsqueeze", length, self.ints(0)), self.ints(2**63 - 1)
@@ -81,9 +85,13 @@ class Graph:
         rotated = []
         for projected, name, width in ((queries, "q", HIDDEN), (keys, "k", HEAD * KEY_HEADS)):
             by_head = self.node("Reshape", projected, self.ints(0, -1, HEAD))
-            flat = self.node("Reshape", self.norm(by_head, f"{part}.{name}_layernorm"), self.ints(0, -1, width))
+            flat = self.node(
+                "Reshape", self.norm(by_head, f"{part}.{name}_layernorm"), self.ints(0, -1, width)
+            )
             tables = ("position_ids", "cos", "sin")
-            rotated.append(self.node("RotaryEmbedding", flat, *tables, ms=True, num_heads=0, rotary_embedding_dim=0))
+            rotated.append(
+                self.node("RotaryEmbedding", flat, *tables, ms=True, num_heads=0, rotary_embedding_dim=0)
+            )
         pasts = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         presents = [f"present.{layer}.{part}" for part in ("key", "value")]
         heads = {"num_heads": HEADS, "kv_num_heads": KEY_HEADS, "scale": HEAD**-0.5}
@@ -107,9 +115,13 @@ def build(model: Lfm2ForCausalLM) -> onnx.ModelProto:
     angles = np.outer(np.arange(POSITIONS), model.config.rope_theta ** -(np.arange(0, HEAD, 2) / HEAD))
     graph.array("cos", np.cos(angles).astype(np.float32))
     graph.array("sin", np.sin(angles).astype(np.float32))
-    lengths = graph.node("Sub", graph.node("ReduceSum", "attention_mask", graph.ints(1), keepdims=0), graph.ints(1))
+    lengths = graph.node(
+        "Sub", graph.node("ReduceSum", "attention_mask", graph.ints(1), keepdims=0), graph.ints(1)
+    )
     graph.node("Cast", lengths, outputs=["lengths"], to=TensorProto.INT32)
-    total = graph.node("Gather", graph.node("Shape", "attention_mask"), graph.array("one", np.array(1, np.int64)))
+    total = graph.node(
+        "Gather", graph.node("Shape", "attention_mask"), graph.array("one", np.array(1, np.int64))
+    )
     graph.node("Cast", total, outputs=["total"], to=TensorProto.INT32)
     x = graph.node("Gather", graph.weight("embed_tokens"), "input_ids")
     states, caches = [], []
@@ -131,7 +143,7 @@ def build(model: Lfm2ForCausalLM) -> onnx.ModelProto:
         parts = ((layer, part) for layer in caches for part in ("key", "value"))
         return values + [value(f"{cache}.{layer}.{part}", KEY_HEADS, length, HEAD) for layer, part in parts]
 
-    lengths = {name: "sequence_length" for name in ("input_ids", "position_ids")}
+    lengths = dict.fromkeys(("input_ids", "position_ids"), "sequence_length")
     lengths["attention_mask"] = "total_sequence_length"
     inputs = [value(name, length, element=TensorProto.INT64) for name, length in lengths.items()]
     inputs += kept("past_sequence_length", is_past=True)
@@ -169,7 +181,9 @@ def main() -> None:
         ids = torch.tensor([prompt])
         with torch.no_grad():
             # With a cache, transformers 4.57 continues a prompt of one token with other tokens.
-            made = model.generate(ids, max_new_tokens=GENERATED, use_cache=False, eos_token_id=None, pad_token_id=0)
+            made = model.generate(
+                ids, max_new_tokens=GENERATED, use_cache=False, eos_token_id=None, pad_token_id=0
+            )
         print(made[0, len(prompt) :].tolist())
 
 
