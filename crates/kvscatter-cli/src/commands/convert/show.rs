@@ -100,8 +100,8 @@ pub(super) fn show(
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
         if let Some(columns) = &first.columns {
             let text = format!(
-                "Output {columns:?} returns the columns of the state and of the new tokens, so that KvSession and \
-                 generate keep any number of drafted tokens without another run."
+                "For each state, an output such as {columns:?} returns its columns and those of the new tokens. So \
+                 KvSession and generate keep any number of drafted tokens without another run."
             );
             writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
         }
