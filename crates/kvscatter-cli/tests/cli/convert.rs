@@ -53,6 +53,17 @@ fn a_refusal_of_sessions_is_reported_with_their_reason() {
 }
 
 #[test]
+fn states_are_named_with_the_outputs_that_return_their_columns() {
+    let folder = Folder::with_testdata();
+    let convert = "convert testdata/decoders/transformers-lfm2/model.onnx --max-seq 16 -o";
+    let text = folder.run(&format!("{convert} text.onnx")).passed();
+    assert!(text.contains("an output such as \"present_conv.0.columns\" returns its columns"), "{text}");
+    let states = &folder.run(&format!("{convert} document.onnx --json")).document()["states"];
+    assert_eq!(states[1]["past"], "past_conv.2");
+    assert_eq!(states[1]["columns"], "present_conv.2.columns");
+}
+
+#[test]
 fn cache_types() {
     let folder = Folder::with_testdata();
     for name in ["int8", "ring", "half"] {
