@@ -12,7 +12,7 @@ pub(crate) struct SlicedAxis {
 }
 
 impl<'m> Node<'m> {
-    /// Returns the axes along which a `Slice` cuts, or `None` if they are unknown.
+    /// Returns the axes along which a `Slice` cuts, or `None` if they are unknown or not as many as the bounds.
     ///
     /// `read` returns the numbers of an input, or `None` if they are unknown.
     pub(crate) fn sliced_axes(
@@ -29,6 +29,10 @@ impl<'m> Node<'m> {
             Some(axes) => axes?,
             None => (0..).take(starts.as_ref()?.as_ref()?.len()).collect(),
         };
+        let len = |bounds: &Option<Option<Vec<i64>>>| bounds.as_ref().and_then(Option::as_ref).map(Vec::len);
+        if [&starts, &ends, &steps].into_iter().filter_map(len).any(|bounds| bounds != axes.len()) {
+            return None;
+        }
         let bound = |bounds: &Option<Option<Vec<i64>>>, index| bounds.as_ref()?.as_ref()?.get(index).copied();
         let sliced = axes.into_iter().enumerate().map(|(index, axis)| SlicedAxis {
             axis,
@@ -63,6 +67,7 @@ mod tests {
             (model("y = Slice(x, [2], n)"), Some(vec![axis(0, Some(2), None, Some(1))])),
             (model("y = Slice(x, n, [4], [-1], n)"), Some(vec![axis(-1, None, Some(4), None)])),
             (model("y = Slice(x, n, [4])"), None),
+            (model("y = Slice(x, [2, 3], [4], [1])"), None),
             (model("y = Slice(x, [2], [4], n)"), None),
         ] {
             let graph = model.graph().unwrap();
