@@ -86,10 +86,11 @@ impl Encoder {
             let graph = model.graph()?;
             let mut inputs = graph.inputs()?;
             inputs.retain(|input| graph.is_input(input.name));
+            let values = EncoderValues::of_graph(&graph)?;
             (
                 inputs.iter().map(EncoderInput::new).collect(),
-                sources(&graph, decoder)?,
-                Masked::find(&graph, &inputs)?,
+                sources(&graph, &values, decoder)?,
+                values.mask.and_then(|mask| Masked::find(&mask, &inputs)),
             )
         };
         let file = model.file()?;
@@ -146,9 +147,12 @@ impl Encoder {
 }
 
 /// Returns the value of an encoder that is each input of a decoder. The mask may have none.
-fn sources(graph: &Graph<'_>, decoder: &Interface) -> Result<Vec<(String, Source)>, SessionError> {
+fn sources(
+    graph: &Graph<'_>,
+    EncoderValues { states, mask }: &EncoderValues<'_>,
+    decoder: &Interface,
+) -> Result<Vec<(String, Source)>, SessionError> {
     let outputs = graph.outputs()?;
-    let EncoderValues { states, mask } = EncoderValues::of_graph(graph)?;
     let mut sources = Vec::new();
     for port in &decoder.encoder {
         let own = outputs.iter().find(|output| output.name == port.name);
@@ -171,17 +175,15 @@ fn sources(graph: &Graph<'_>, decoder: &Interface) -> Result<Vec<(String, Source
 }
 
 impl Masked {
-    /// Returns `None` if the encoder has no mask, or if no other dimension has the symbol of its length.
-    fn find(graph: &Graph<'_>, inputs: &[ValueInfo<'_>]) -> Result<Option<Self>, SessionError> {
-        let Some(mask) = EncoderValues::of_graph(graph)?.mask else { return Ok(None) };
-        let length = mask.shape.as_ref().and_then(|shape| shape.get(1)).copied();
-        let Some(length @ Dimension::Symbolic(_)) = length else { return Ok(None) };
-        let others = inputs.iter().filter(|input| input.name != mask.name);
-        let mut found = others.filter_map(|input| {
+    /// Returns `None` if no other dimension has the symbol of the mask's length.
+    fn find(mask: &ValueInfo<'_>, inputs: &[ValueInfo<'_>]) -> Option<Self> {
+        let length = mask.shape.as_ref()?.get(1).copied();
+        let Some(length @ Dimension::Symbolic(_)) = length else { return None };
+        let mut others = inputs.iter().filter(|input| input.name != mask.name);
+        others.find_map(|input| {
             let axis = input.shape.as_ref()?.iter().skip(1).position(|dim| *dim == length)? + 1;
             Some(Self { mask: mask.name.to_owned(), input: input.name.to_owned(), axis })
-        });
-        Ok(found.next())
+        })
     }
 
     fn check<'t>(&self, given: impl Fn(&str) -> Option<&'t Tensor>) -> Result<(), SessionError> {

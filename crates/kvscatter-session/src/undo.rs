@@ -98,8 +98,8 @@ impl Undo {
         Ok(())
     }
 
-    /// Keeps the states after each token that the last run fed a sample, if the run returned them. Its step began at
-    /// `step` tokens.
+    /// Keeps the states after each token that the last run fed a sample with a point, if the run returned them. Its
+    /// step began at `step` tokens.
     pub(crate) fn keep_states(
         &mut self,
         batch_index: usize,
@@ -107,10 +107,7 @@ impl Undo {
         tokens: Range<usize>,
         caches: &Caches,
     ) -> Result<(), SessionError> {
-        match self.tokens {
-            Some(_) => self.states.keep(batch_index, step, tokens, caches.states()),
-            None => Ok(()),
-        }
+        self.states.keep(batch_index, step, tokens, caches.states())
     }
 
     /// Drops states that only a step needed that has ended.
