@@ -1,0 +1,204 @@
+"""The command ``python -m kvscatter.histories``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvscatter.histories import Engine, EngineError, Report, adapters, check, replay
+from kvscatter.histories._history import OPERATIONS
+
+
+class _Usage(Exception):
+    """An argument is wrong."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns 0 if no history failed, 1 if one did, and 2 for a wrong argument."""
+    options = _parser().parse_args(arguments)
+    if options.list:
+        print("\n".join(_list()))
+        return 0
+    try:
+        if options.adapter is None:
+            raise _Usage("ADAPTER is missing; --list shows those of this package")
+        make, making = _adapter(options.adapter)
+        if options.replay:
+            report = replay(make, options.replay)
+        else:
+            report = check(
+                make,
+                minutes=options.minutes,
+                seed=options.seed,
+                without=options.without,
+                progress=_Progress(options.minutes * 60),
+            )
+    except (_Usage, EngineError, ImportError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        _clear_line()
+    print(report)
+    _write(report, making, options)
+    return 0 if report.passed else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m kvscatter.histories",
+        description="Runs random histories on the KV cache of an engine, until one gives other logits than computing "
+        "again, and prints the shortest history that does.",
+        epilog="examples:\n"
+        "  python -m kvscatter.histories transformers:hybrid --minutes 1\n"
+        "  python -m kvscatter.histories my_engine.py:MyEngine --script failure.py --html failure.html\n"
+        "  python -m kvscatter.histories my_engine.py:MyEngine --replay failure.json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "adapter",
+        metavar="ADAPTER",
+        nargs="?",
+        help="NAME:VARIANT or NAME:MODEL of this package (see --list), FILE.py:CLASS, or MODULE:CLASS",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list the adapters of this package and their variants"
+    )
+    parser.add_argument(
+        "--minutes", type=_minutes, default=1.0, metavar="N", help="time of the search [default: 1]"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="make other histories [default: 0]")
+    names = [name for name in OPERATIONS if name not in ("start", "feed")]
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=names,
+        metavar="OPERATION",
+        help=f"leave out an operation, such as one whose fault is known: {', '.join(names)}",
+    )
+    parser.add_argument(
+        "--replay", metavar="FILE", help="run the history of a JSON file instead of searching"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON, which --replay reads")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the report as a page with pictures of the cache"
+    )
+    parser.add_argument(
+        "--script", metavar="FILE", help="write a Python script of the failure that needs no kvscatter"
+    )
+    return parser
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 < minutes <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 10000")
+    return minutes
+
+
+def _list() -> list[str]:
+    """Returns the adapters of this package, with their variants or the package that they lack."""
+    lines = []
+    for module in pkgutil.iter_modules(adapters.__path__):
+        try:
+            made = _only_class(f"{adapters.__name__}.{module.name}")
+            variants = ("MODEL",) if getattr(made, "takes_model", False) else getattr(made, "variants", ())
+            lines.append(f"{module.name}: {', '.join(variants)}")
+        except ImportError as error:
+            lines.append(f"{module.name}: not available ({error})")
+    return lines
+
+
+def _adapter(text: str) -> tuple[Callable[[], Engine], str]:
+    """Returns what makes the engine, and the expression that does so in a script."""
+    name, _, rest = text.rpartition(":") if ".py:" in text else text.partition(":")
+    if name.endswith(".py"):
+        made = _class_of(_load(Path(name)), rest, name)
+        return made, f"{made.__name__}()"
+    if name in {module.name for module in pkgutil.iter_modules(adapters.__path__)}:
+        made = _only_class(f"{adapters.__name__}.{name}")
+        variants = getattr(made, "variants", ())
+        if getattr(made, "takes_model", False):
+            if not rest:
+                raise _Usage(f"{name} needs a model: {name}:MODEL")
+            return lambda: made(rest), f"{made.__name__}({rest!r})"
+        if rest and rest not in variants:
+            raise _Usage(f"{name} has no variant {rest!r}; it has {', '.join(variants) or 'none'}")
+        given = [rest] if rest else []
+        return lambda: made(*given), f"{made.__name__}({', '.join(map(repr, given))})"
+    if not rest:
+        known = ", ".join(module.name for module in pkgutil.iter_modules(adapters.__path__))
+        raise _Usage(f"{text!r} is none of {known}, FILE.py:CLASS and MODULE:CLASS")
+    made = _class_of(importlib.import_module(name), rest, name)
+    return made, f"{made.__name__}()"
+
+
+def _load(path: Path) -> object:
+    """Imports a file as a module."""
+    if not path.is_file():
+        raise _Usage(f"{path} is not a file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _class_of(module: object, name: str, place: str) -> type[Engine]:
+    made = getattr(module, name, None)
+    if not (isinstance(made, type) and issubclass(made, Engine)):
+        raise _Usage(f"{place} has no class {name!r} derived from kvscatter.histories.Engine")
+    return made
+
+
+def _only_class(module: str) -> Any:
+    """Returns the adapter of a module."""
+    loaded = importlib.import_module(module)
+    classes = [
+        value for _, value in inspect.getmembers(loaded, inspect.isclass) if value.__module__ == module
+    ]
+    return next(value for value in classes if issubclass(value, Engine))
+
+
+def _write(report: Report, making: str, options: argparse.Namespace) -> None:
+    if options.json:
+        Path(options.json).write_text(report.json())
+    if options.html:
+        Path(options.html).write_text(report.html())
+    if options.script and report.failed is not None:
+        Path(options.script).write_text(report.script(making))
+
+
+class _Progress:
+    """Shows the number of histories on a terminal, ten times a second."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._begun = self._shown = time.monotonic()
+
+    def __call__(self, histories: int) -> None:
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self._shown >= 0.1:
+            self._shown = now
+            left = max(self._seconds - (now - self._begun), 0)
+            print(f"\r{histories:,} histories, {left:.0f} s left ", end="", file=sys.stderr, flush=True)
+
+
+def _clear_line() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

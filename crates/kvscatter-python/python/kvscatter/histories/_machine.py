@@ -1,0 +1,269 @@
+"""Makes histories with Hypothesis. They lean on the edges of a cache: windows, the capacity, and the numbers beside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from kvscatter.histories._engine import Engine
+from kvscatter.histories._history import (
+    Accept,
+    Add,
+    Begin,
+    Feed,
+    Fork,
+    Load,
+    Operation,
+    Poison,
+    Remove,
+    Reorder,
+    Sample,
+    Save,
+    SetAdapter,
+    Start,
+    Truncate,
+)
+from kvscatter.histories._judge import operations
+
+T = TypeVar("T")
+
+
+class Facts:
+    """What histories an engine can have."""
+
+    def __init__(self, engine: Engine, without: Iterable[str] = ()) -> None:
+        self.engine = engine
+        self.can = operations(engine) - {*without}
+        self.tokens = engine.tokens or range(1, engine.vocabulary)
+        lengths = {*engine.windows, *engine.edges} | ({engine.capacity} if engine.capacity else set())
+        self.sizes = sorted({length + side for length in lengths for side in (-1, 0, 1)} - {0})
+        """The numbers of tokens around an edge."""
+        rounds = {length * times for length in (*engine.windows, *engine.edges) for times in (2, 3)}
+        self.lengths = sorted({*self.sizes, *(length + side for length in rounds for side in (-1, 0, 1))})
+        """The lengths of a sample around an edge, also of later rounds in a ring."""
+        kept = {
+            edge - window + side for edge in engine.edges for window in engine.windows for side in (-1, 0, 1)
+        }
+        self.rewinds = sorted({*self.sizes, *(length for length in kept if length > 0)})
+        """The numbers of tokens to go back, among them what a ring of this length can keep beside a window."""
+        of_rounds = 3 * max(engine.windows + engine.edges) + 2 if rounds else 64
+        self.longest = engine.longest or min(engine.capacity or of_rounds, of_rounds)
+
+    def token(self, number: int) -> int:
+        """Returns a token for each number. Neighbours are far apart, so that no two chunks are alike."""
+        count = len(self.tokens)
+        step = next(
+            step for step in range(int(count * 0.618) or 1, 2 * count + 1) if math.gcd(step, count) == 1
+        )
+        return self.tokens[number * step % count]
+
+
+class Life(RuleBasedStateMachine):
+    """One history. The subclass that :func:`machine` makes has the facts and starts a judge."""
+
+    facts: Facts
+    begin_history: Callable[[], Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.judge = type(self).begin_history()
+        self._fed = 0
+
+    def teardown(self) -> None:
+        """Removes the files of the history."""
+        self.judge.close()
+
+    def _can(self, *names: str) -> bool:
+        return self.facts.can.issuperset(names)
+
+    @property
+    def _samples(self) -> list[Sample]:
+        samples: list[Sample] = self.judge.texts.samples
+        return samples
+
+    def _apply(self, operation: Operation) -> None:
+        self.judge.apply(operation)
+
+    def _row(self, count: int) -> tuple[int, ...]:
+        row = tuple(self.facts.token(self._fed + number) for number in range(count))
+        self._fed += count
+        return row
+
+    def _room(self, sample: Sample) -> int:
+        """Returns the most tokens that the sample may be fed."""
+        room = self.facts.longest - len(sample.tokens)
+        return min(room, self.facts.engine.max_feed or room)
+
+    def _count(self, data: st.DataObject, sample: Sample, room: int) -> int:
+        """Draws a number of tokens: few, as many as an edge, or up to an edge."""
+        to_edges = {length - len(sample.tokens) for length in self.facts.lengths}
+        edges = sorted(count for count in to_edges | set(self.facts.sizes) if 1 <= count <= room)
+        few = st.integers(1, min(3, room))
+        return data.draw(few | st.sampled_from(edges) if edges else few)
+
+    def _padding(self, data: st.DataObject) -> str | None:
+        sides = self.facts.engine.paddings
+        return data.draw(st.sampled_from(sides)) if sides else None
+
+    def _one(self, data: st.DataObject, values: Iterable[T]) -> T:
+        return data.draw(st.sampled_from(list(values)))
+
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self._apply(Start(data.draw(st.integers(1, self.facts.engine.batch))))
+
+    def _has_room(self) -> bool:
+        return min(self._room(sample) for sample in self._samples) > 0
+
+    def _feed_all(self, data: st.DataObject) -> None:
+        room = min(self._room(sample) for sample in self._samples)
+        count = self._count(data, self._samples[0], room)
+        self._apply(Feed(tuple(self._row(count) for _ in self._samples), self._padding(data)))
+
+    @precondition(lambda self: self._has_room())
+    @rule(data=st.data())
+    def feed(self, data: st.DataObject) -> None:
+        self._feed_all(data)
+
+    @precondition(lambda self: self._has_room())
+    @rule()
+    def feed_one_token(self) -> None:
+        self._apply(Feed(tuple(self._row(1) for _ in self._samples)))
+
+    @precondition(lambda self: not self._has_room())
+    @rule()
+    def wait(self) -> None:
+        """Does nothing. Hypothesis needs a rule that is possible."""
+
+    @precondition(lambda self: self._most_missing() is not None)
+    @rule(data=st.data())
+    def feed_too_much(self, data: st.DataObject) -> None:
+        count = (self._most_missing() or 0) + data.draw(st.integers(1, 2))
+        if count <= (self.facts.engine.max_feed or count):
+            self._apply(Feed(tuple(self._row(count) for _ in self._samples), self._padding(data)))
+
+    def _most_missing(self) -> int | None:
+        """Returns how many tokens the longest sample has room for, if the cache has a capacity."""
+        capacity = self.facts.engine.capacity
+        if capacity is None or capacity > self.facts.longest:
+            return None
+        return capacity - max(len(sample.tokens) for sample in self._samples)
+
+    @precondition(lambda self: self.facts.engine.ragged and len(self._samples) > 1)
+    @rule(data=st.data())
+    def feed_each(self, data: st.DataObject) -> None:
+        rows = []
+        for sample in self._samples:
+            room = self._room(sample)
+            is_fed = room > 0 and data.draw(st.booleans())
+            rows.append(self._row(self._count(data, sample, room)) if is_fed else ())
+        if any(rows):
+            self._apply(Feed(tuple(rows), self._padding(data)))
+
+    @precondition(lambda self: self._can("truncate") and any(sample.tokens for sample in self._samples))
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        lengths = [len(sample.tokens) for sample in self._samples]
+        chosen = self._one(data, (index for index, length in enumerate(lengths) if length))
+        length = lengths[chosen]
+        edges = {edge for edge in self.facts.lengths if edge < length}
+        edges |= {length - dropped for dropped in self.facts.rewinds if dropped <= length}
+        few = st.integers(1, min(3, length)).map(lambda dropped: length - dropped)
+        to = data.draw(few | st.sampled_from(sorted(edges | {0})))
+        if self.facts.engine.ragged:
+            lengths[chosen] = to
+        else:
+            lengths = [to] * len(lengths)
+        self._apply(Truncate(tuple(lengths)))
+
+    @precondition(lambda self: self._can("accept") and any(s.begun != len(s.tokens) for s in self._samples))
+    @rule()
+    def begin(self) -> None:
+        self._apply(Begin())
+
+    @precondition(lambda self: self._can("accept") and self._has_room())
+    @rule(data=st.data())
+    def draft(self, data: st.DataObject) -> None:
+        self._apply(Begin())
+        self._feed_all(data)
+        self._accept(data)
+
+    @precondition(lambda self: self._can("accept") and self._have_begun())
+    @rule(data=st.data())
+    def accept(self, data: st.DataObject) -> None:
+        self._accept(data)
+
+    def _have_begun(self) -> bool:
+        return all(sample.begun is not None for sample in self._samples)
+
+    def _accept(self, data: st.DataObject) -> None:
+        if not self._have_begun():
+            return
+        drafted = [len(sample.tokens) - (sample.begun or 0) for sample in self._samples]
+        if self.facts.engine.ragged:
+            counts = [data.draw(st.integers(0, count)) for count in drafted]
+        else:
+            counts = [data.draw(st.integers(0, min(drafted)))] * len(drafted)
+        self._apply(Accept(tuple(counts)))
+
+    def _can_grow(self) -> bool:
+        return len(self._samples) < self.facts.engine.batch
+
+    @precondition(lambda self: self._can("add") and self._can_grow() and self.facts.engine.ragged)
+    @rule()
+    def add(self) -> None:
+        self._apply(Add())
+
+    @precondition(lambda self: self._can("fork") and self._can_grow())
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        self._apply(Fork(self._index(data)))
+
+    @precondition(lambda self: self._can("remove") and len(self._samples) > 1)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        self._apply(Remove(self._index(data)))
+
+    @precondition(lambda self: self._can("reorder") and len(self._samples) > 1)
+    @rule(data=st.data())
+    def reorder(self, data: st.DataObject) -> None:
+        self._apply(Reorder(tuple(self._index(data) for _ in self._samples)))
+
+    def _index(self, data: st.DataObject) -> int:
+        return data.draw(st.integers(0, len(self._samples) - 1))
+
+    @precondition(lambda self: self._can("save", "load"))
+    @rule(data=st.data())
+    def save(self, data: st.DataObject) -> None:
+        self._apply(Save(self._index(data), len(self.judge.texts.files)))
+
+    @precondition(lambda self: self._can("save", "load") and self._loadable())
+    @rule(data=st.data())
+    def load(self, data: st.DataObject) -> None:
+        self._apply(Load(self._index(data), self._one(data, self._loadable())))
+
+    def _loadable(self) -> list[int]:
+        """Returns the files that can take the place of a sample. Without ragged batches all lengths are equal."""
+        texts = self.judge.texts
+        length = len(self._samples[0].tokens)
+        is_free = self.facts.engine.ragged or len(self._samples) == 1
+        return [file for file, tokens in texts.files.items() if is_free or len(tokens) == length]
+
+    @precondition(lambda self: self._can("set_adapter") and len(self.facts.engine.adapters) > 1)
+    @rule(data=st.data())
+    def set_adapter(self, data: st.DataObject) -> None:
+        self._apply(SetAdapter(self._one(data, self.facts.engine.adapters)))
+
+    @precondition(lambda self: self._can("poison"))
+    @rule()
+    def poison(self) -> None:
+        self._apply(Poison())
+
+
+def machine(facts: Facts, begin_history: Callable[[], Any]) -> type[Life]:
+    """Returns the state machine of an engine. ``begin_history`` returns a judge for each history."""
+    return type("Life", (Life,), {"facts": facts, "begin_history": staticmethod(begin_history)})

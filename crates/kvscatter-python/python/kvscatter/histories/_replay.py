@@ -1,0 +1,33 @@
+"""Runs one history again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kvscatter.histories import _judge
+from kvscatter.histories._engine import Engine
+from kvscatter.histories._history import History
+from kvscatter.histories._judge import Judge, Reference
+from kvscatter.histories._report import Report
+
+
+def replay(make: Callable[[], Engine], history: History | str | Path) -> Report:
+    """Runs a history on an engine, such as one that failed in another version.
+
+    Args:
+        make: The class of an adapter, or a function that makes one. It is called twice.
+        history: The history, or a file that ``History.save`` or a report has written.
+
+    Raises:
+        ValueError: The file has no history.
+        EngineError: The engine has no method for an operation.
+    """
+    if not isinstance(history, History):
+        history = History.load(history)
+    begun = time.monotonic()
+    engine, other = make(), make()
+    judge = Judge(engine, Reference(other))
+    failed = _judge.run(judge, history)
+    return Report.of(engine, 1, judge.done, judge.refused, time.monotonic() - begun, 0, failed, True)

@@ -1,0 +1,193 @@
+"""What a search found, as text, JSON and HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kvscatter._plan import figure
+from kvscatter.histories._engine import Engine
+from kvscatter.histories._history import History
+from kvscatter.histories._judge import Failed
+from kvscatter.histories._picture import Step, steps
+from kvscatter.histories._script import script
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a search or of a replay. ``str`` returns the text, and a notebook shows the HTML.
+
+    Attributes:
+        engine: The name of the engine.
+        histories: The number of histories that ran until one failed.
+        done: How often each operation was done.
+        refused: How often each operation was refused.
+        seconds: The time for everything.
+        seed: The seed of the histories.
+        failed: The shortest history that fails and how, or None.
+        is_repeatable: Whether that history failed again when it was repeated.
+    """
+
+    engine: str
+    histories: int
+    done: dict[str, int]
+    refused: dict[str, int]
+    seconds: float
+    seed: int
+    failed: Failed | None
+    is_repeatable: bool
+    _adapter: Engine
+
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        histories: int,
+        done: Counter[str],
+        refused: Counter[str],
+        seconds: float,
+        seed: int,
+        failed: Failed | None,
+        is_repeatable: bool,
+    ) -> Report:
+        """Returns the report on an engine."""
+        name = engine.name or type(engine).__name__
+        return cls(name, histories, dict(done), dict(refused), seconds, seed, failed, is_repeatable, engine)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no history failed. It is False if none ran."""
+        return self.failed is None and self.histories > 0
+
+    @property
+    def history(self) -> History | None:
+        """The shortest history that fails, or None."""
+        return self.failed.history if self.failed else None
+
+    def assert_passed(self) -> None:
+        """Raises ``AssertionError`` with the text unless every history passed."""
+        if not self.passed:
+            raise AssertionError(str(self))
+
+    def script(self, making: str | None = None) -> str:
+        """Returns a Python script that shows the failure with nothing but the engine and NumPy.
+
+        Args:
+            making: The expression that makes the engine. The default calls its class without arguments.
+
+        Raises:
+            ValueError: No history failed.
+        """
+        if self.failed is None:
+            raise ValueError("no history failed, so there is no script")
+        return script(self.failed, self._adapter, making)
+
+    def document(self) -> dict[str, Any]:
+        """Returns the report as values for JSON. A failure can be replayed from them."""
+        document: dict[str, Any] = {
+            "engine": self.engine,
+            "passed": self.passed,
+            "histories": self.histories,
+            "done": self.done,
+            "refused": self.refused,
+            "seconds": round(self.seconds, 3),
+            "seed": self.seed,
+        }
+        if self.failed is not None:
+            difference = self.failed.difference
+            document |= {
+                "message": self.failed.message,
+                "is_repeatable": self.is_repeatable,
+                "sample": self.failed.sample,
+                "position": self.failed.position,
+                # JSON has no NaN.
+                "difference": None if difference is None or math.isnan(difference) else difference,
+                "story": [step.story for step in self._steps()],
+                **self.failed.history.document(),
+            }
+        return document
+
+    def json(self) -> str:
+        """Returns the report as JSON."""
+        return json.dumps(self.document(), indent=2) + "\n"
+
+    def html(self) -> str:
+        """Returns the report as a page without outside references."""
+        parts = [f"<p>{html.escape(line)}</p>" for line in self._summary()]
+        if self.failed is not None:
+            parts.append("<ol>")
+            for step in self._steps():
+                picture = (
+                    figure(step.plan.svg(), step.story) if step.plan else f"<p>{html.escape(step.story)}</p>"
+                )
+                parts.append(f"<li>{picture}<p>{html.escape(_lengths(step))}</p></li>")
+            parts.append(f"</ol><p><strong>{html.escape(self.failed.message)}</strong></p>")
+        title = html.escape(f"Histories of {self.engine}")
+        style = "body{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
+            f"<h1>{title}</h1>{''.join(parts)}</html>\n"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def __repr__(self) -> str:
+        return f"<kvscatter.histories.Report: {self._summary()[0]}>"
+
+    def __str__(self) -> str:
+        lines = self._summary()
+        if self.failed is not None:
+            lines += ["", *self._story(), "", *self._pictures()]
+        return "\n".join(lines)
+
+    def _summary(self) -> list[str]:
+        verdict = "passed" if self.passed else "FAILED" if self.failed else "no history ran"
+        lines = [
+            f"{self.engine}: {verdict}",
+            f"{self.histories:,} histories in {self.seconds:.0f} s, seed {self.seed}",
+        ]
+        counts = [
+            f"{name} {count:,}" + (f" (and {self.refused[name]:,} refused)" if self.refused.get(name) else "")
+            for name, count in sorted(self.done.items(), key=lambda item: -item[1])
+        ]
+        counts += [
+            f"{name} 0 (and {count:,} refused)"
+            for name, count in self.refused.items()
+            if name not in self.done
+        ]
+        return [*lines, ", ".join(counts)]
+
+    def _steps(self) -> Iterator[Step]:
+        return steps(self.failed.history, self._adapter) if self.failed else iter(())
+
+    def _story(self) -> list[str]:
+        assert self.failed is not None
+        every = list(self._steps())
+        lines = [f"The shortest history that fails, with {len(every) - 1} operations:"]
+        width = max(len(step.story) for step in every)
+        for number, step in enumerate(every):
+            lines.append(f"  {number}. {step.story:<{width}}  {_lengths(step)}")
+        lines.append(f"  => {self.failed.message}")
+        if not self.is_repeatable:
+            lines.append("  It did not fail when it was repeated, so something outside the history decides.")
+        return lines
+
+    def _pictures(self) -> list[str]:
+        lines = ["The slots that each step writes:"]
+        for number, step in enumerate(self._steps()):
+            if step.plan is not None:
+                picture = step.plan.text(width=64).splitlines()
+                lines += [f"  step {number}", *(f"    {line}" for line in picture[:-1])]
+                legend = picture[-1]
+        return [*lines, f"  {legend}"] if len(lines) > 1 else []
+
+
+def _lengths(step: Step) -> str:
+    """Returns the lengths of the samples after a step."""
+    return f"lengths {', '.join(map(str, step.lengths))}"

@@ -1,0 +1,140 @@
+"""The caches of Hugging Face transformers, in tiny random models."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import transformers
+
+from kvscatter.histories import Engine, Refused
+
+VOCABULARY = 64
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "attn_implementation": "eager",
+}
+WINDOW = 8
+
+
+class Transformers(Engine):
+    """A model of transformers and its cache.
+
+    Variants: ``dynamic``, ``static``, ``sliding`` (Mistral), ``sliding-static`` (Gemma 3, with full layers too) and
+    ``hybrid`` (LFM2, with states of convolutions). A draft calls ``activate_past_recording``, where there is one.
+    """
+
+    variants = ("dynamic", "static", "sliding", "sliding-static", "hybrid")
+    vocabulary = VOCABULARY
+    batch = 3
+
+    def __init__(self, variant: str = "dynamic") -> None:
+        self.name = f"transformers {transformers.__version__}, {variant}"
+        self.is_static = variant.endswith("static")
+        config: Any
+        match variant:
+            case "dynamic" | "static":
+                config = transformers.LlamaConfig(**SIZES)
+            case "sliding":
+                config = transformers.MistralConfig(**SIZES, sliding_window=WINDOW)
+            case "sliding-static":
+                kinds = ["sliding_attention", "full_attention"]
+                config = transformers.Gemma3TextConfig(
+                    **SIZES, head_dim=8, sliding_window=WINDOW, layer_types=kinds, query_pre_attn_scalar=8
+                )
+            case "hybrid":
+                config = transformers.Lfm2Config(**SIZES, layer_types=["conv", "full_attention"])
+            case _:
+                raise ValueError(f"variant {variant!r} is not one of {', '.join(self.variants)}")
+        self.windows = (WINDOW,) if "sliding" in variant else ()
+        self.capacity = 32 if self.is_static else None
+        # Their layers have no such method.
+        self.lacks = {"static": ("truncate", "accept", "fork", "remove"), "hybrid": ("fork", "remove")}.get(
+            variant.split("-")[-1], ()
+        )
+        transformers.logging.set_verbosity_error()
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        # Random weights are small. Larger ones let each token change the logits of the next ones.
+        config.initializer_range = 0.2
+        self.makes_own_cache = variant == "hybrid" and transformers.__version__.startswith("4.")
+        self.model: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
+
+    def start(self, samples: int) -> None:
+        """Begins with a new cache."""
+        self.samples = samples
+        self.length = 0
+        if self.is_static:
+            self.cache: Any = transformers.StaticCache(config=self.model.config, max_cache_len=self.capacity)
+        elif self.makes_own_cache:
+            # The oldest versions have a class of caches for each hybrid model, and the model makes it.
+            self.cache = None
+        else:
+            self.cache = transformers.DynamicCache(config=self.model.config)
+
+    def feed(self, rows: list[list[int]]) -> list[Any]:
+        """Runs the model."""
+        count = len(rows[0])
+        if self.capacity is not None and self.length + count > self.capacity:
+            raise Refused("StaticCache does not check its length")
+        with torch.no_grad():
+            output = self.model(torch.tensor(rows), past_key_values=self.cache, use_cache=True)
+        self.cache = output.past_key_values
+        self.length += count
+        return list(output.logits.numpy())
+
+    def truncate(self, lengths: list[int]) -> None:
+        """Crops the cache. A number below 0 removes tokens in all versions."""
+        if lengths[0] == 0:
+            self.start(self.samples)
+        elif lengths[0] < self.length:
+            try:
+                self.cache.crop(lengths[0] - self.length)
+            except (RuntimeError, ValueError) as error:
+                raise Refused(str(error)) from error
+            self.length = lengths[0]
+
+    def begin(self) -> None:
+        """Records the past, if this version can."""
+        if self.length == 0:
+            raise Refused("a draft needs a prompt")
+        self.begun = self.length
+        self.records = hasattr(self.cache, "activate_past_recording")
+        if self.records:
+            self.cache.activate_past_recording()
+
+    def accept(self, counts: list[int]) -> None:
+        """Crops the other tokens. A cache that records must be cropped even by 0 tokens."""
+        dropped = self.length - self.begun - counts[0]
+        if dropped or self.records:
+            try:
+                self.cache.crop(-dropped)
+            except (RuntimeError, ValueError) as error:
+                raise Refused(str(error)) from error
+        self.length -= dropped
+
+    def reorder(self, parents: list[int]) -> None:
+        """Selects beams."""
+        if self.length:
+            self.cache.reorder_cache(torch.tensor(parents))
+
+    def fork(self, sample: int) -> None:
+        """Repeats a sample."""
+        self.cache.batch_select_indices(torch.tensor([*range(self.samples), sample]))
+        self.samples += 1
+
+    def remove(self, sample: int) -> None:
+        """Selects the other samples."""
+        self.cache.batch_select_indices(
+            torch.tensor([each for each in range(self.samples) if each != sample])
+        )
+        self.samples -= 1

@@ -1,0 +1,599 @@
+"""Runs histories on engines with planted faults, each of which must be found and shortened."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvscatter.histories import Engine, EngineError, History, ProcessEngine, Refused, Report, check, replay
+from kvscatter.histories.__main__ import main
+from kvscatter.histories._history import (
+    OPERATIONS,
+    Accept,
+    Feed,
+    Fork,
+    Load,
+    Refusal,
+    Reorder,
+    Save,
+    Start,
+    Truncate,
+    story,
+)
+from kvscatter.histories._judge import Reference
+from kvscatter.histories._machine import Facts
+
+ROOT = Path(__file__).parents[3]
+DECODERS = ROOT / "testdata"
+WINDOW, SLOTS, WIDTH, VOCABULARY = 6, 9, 16, 48
+RANDOM = np.random.default_rng(1)
+EMBED, OUT = RANDOM.normal(size=(VOCABULARY, WIDTH)), RANDOM.normal(size=(WIDTH, VOCABULARY))
+Q, K, V = RANDOM.normal(size=(3, WIDTH, WIDTH)) / 4
+
+
+class Sample:
+    """The ring of one sample, and how far it was written."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((2, SLOTS, WIDTH))
+        self.tokens: list[int] = []
+        self.furthest = 0
+        self.begun: int | None = None
+
+    def copy(self) -> Sample:
+        copy = Sample()
+        copy.rows, copy.tokens, copy.furthest = self.rows.copy(), [*self.tokens], self.furthest
+        return copy
+
+
+class Ring(Engine):
+    """An engine without faults. Each subclass plants one."""
+
+    vocabulary, windows, edges = VOCABULARY, (WINDOW,), (SLOTS,)
+    batch, ragged = 3, True
+
+    def start(self, samples: int) -> None:
+        self.samples = [Sample() for _ in range(samples)]
+
+    def feed(self, rows: list[list[int]]) -> list[Any]:
+        return [
+            np.array([self.decode(sample, token) for token in row])
+            for sample, row in zip(self.samples, rows, strict=True)
+        ]
+
+    def decode(self, sample: Sample, token: int) -> Any:
+        x, position = EMBED[token], len(sample.tokens)
+        sample.rows[:, self.slot(position)] = x @ K, x @ V
+        sample.tokens.append(token)
+        sample.furthest = max(sample.furthest, position + 1)
+        seen = np.arange(max(position - self.window(sample) + 1, 0), position + 1)
+        keys, values = sample.rows[:, [self.slot(each) for each in seen]]
+        weights = np.exp(keys @ (x @ Q) / 4 + seen / 8)
+        return (x + weights / weights.sum() @ values) @ OUT
+
+    def slot(self, position: int) -> int:
+        return position % SLOTS
+
+    def window(self, sample: Sample) -> int:
+        return WINDOW
+
+    def truncate(self, lengths: list[int]) -> None:
+        for sample, length in zip(self.samples, lengths, strict=True):
+            if length < len(sample.tokens):
+                self.check(sample, length)
+                sample.tokens = sample.tokens[:length]
+
+    def check(self, sample: Sample, length: int) -> None:
+        if max(length - WINDOW + 1, 0) < sample.furthest - SLOTS:
+            raise Refused("too far")
+
+    def begin(self) -> None:
+        for sample in self.samples:
+            sample.begun = len(sample.tokens)
+
+    def accept(self, counts: list[int]) -> None:
+        lengths = [(sample.begun or 0) + count for sample, count in zip(self.samples, counts, strict=True)]
+        for sample, length in zip(self.samples, lengths, strict=True):
+            self.check(sample, length)
+        for sample, length in zip(self.samples, lengths, strict=True):
+            sample.tokens = sample.tokens[:length]
+
+    def add(self) -> None:
+        self.samples.append(Sample())
+
+    def fork(self, sample: int) -> None:
+        self.samples.append(self.samples[sample].copy())
+
+    def remove(self, sample: int) -> None:
+        del self.samples[sample]
+
+    def reorder(self, parents: list[int]) -> None:
+        self.samples = [self.samples[parent].copy() for parent in parents]
+
+    def save(self, sample: int, path: str) -> None:
+        saved = self.samples[sample]
+        Path(path).write_text(json.dumps([saved.rows.tolist(), saved.tokens, saved.furthest]))
+
+    def load(self, sample: int, path: str) -> None:
+        loaded = Sample()
+        rows, loaded.tokens, loaded.furthest = json.loads(Path(path).read_text())
+        loaded.rows = np.array(rows)
+        self.samples[sample] = loaded
+
+    def poison(self) -> None:
+        for sample in self.samples:
+            first = max(sample.furthest - SLOTS, 0)
+            kept = {self.slot(position) for position in range(first, len(sample.tokens))}
+            sample.rows[:, [slot for slot in range(SLOTS) if slot not in kept]] = np.nan
+
+
+class ShortWindowAfterRewind(Ring):
+    def window(self, sample: Sample) -> int:
+        return WINDOW - (len(sample.tokens) < sample.furthest)
+
+
+class ForgetsRefusal(Ring):
+    def check(self, sample: Sample, length: int) -> None:
+        pass
+
+
+class RewindsOneTooFar(Ring):
+    def check(self, sample: Sample, length: int) -> None:
+        super().check(sample, length + 1)
+
+
+class ChangesBeforeRefusal(Ring):
+    def check(self, sample: Sample, length: int) -> None:
+        sample.rows[0, 0] += 1
+        super().check(sample, length)
+
+
+class SharesForkedRows(Ring):
+    def fork(self, sample: int) -> None:
+        super().fork(sample)
+        self.samples[-1].rows = self.samples[sample].rows
+
+
+class SwapsInPlace(Ring):
+    def reorder(self, parents: list[int]) -> None:
+        for index, parent in enumerate(parents):
+            self.samples[index] = self.samples[parent].copy()
+
+
+class SavesInOrder(Ring):
+    def save(self, sample: int, path: str) -> None:
+        super().save(sample, path)
+        rows, tokens, furthest = json.loads(Path(path).read_text())
+        rolled = np.roll(rows, -len(tokens) if len(tokens) > SLOTS else 0, axis=1)
+        Path(path).write_text(json.dumps([rolled.tolist(), tokens, furthest]))
+
+
+class RemovesTheNext(Ring):
+    def remove(self, sample: int) -> None:
+        del self.samples[min(sample + 1, len(self.samples) - 1)]
+
+
+class AcceptsOneMore(Ring):
+    def accept(self, counts: list[int]) -> None:
+        drafted = [len(sample.tokens) - (sample.begun or 0) for sample in self.samples]
+        super().accept([min(count + 1, most) for count, most in zip(counts, drafted, strict=True)])
+
+
+class ReadsHiddenSlots(Ring):
+    def decode(self, sample: Sample, token: int) -> Any:
+        return super().decode(sample, token) + 0 * sample.rows.sum()
+
+
+class Crashes(Ring):
+    def add(self) -> None:
+        raise KeyError("no free row")
+
+
+class RefusesToFeed(Ring):
+    def feed(self, rows: list[list[int]]) -> list[Any]:
+        if (
+            max(len(sample.tokens) + len(row) for sample, row in zip(self.samples, rows, strict=True))
+            > 3 * WINDOW
+        ):
+            raise Refused("full")
+        return super().feed(rows)
+
+
+FAULTS: list[type[Engine]] = Ring.__subclasses__()
+
+
+def found(make: Callable[[], Engine], **options: Any) -> Report:
+    report = check(make, minutes=5, histories=1000, **options)
+    assert report.failed is not None and not report.passed and report.is_repeatable, str(report)
+    return report
+
+
+def test_a_right_engine_passes() -> None:
+    report = check(Ring, minutes=5, histories=300)
+    assert report.passed and report.histories == 300, str(report)
+    # Every operation was done, and rewinds were refused too.
+    assert report.done.keys() == {name for name in OPERATIONS if hasattr(Ring, name)}
+    assert report.refused.keys() == {"truncate", "accept"}
+    report.assert_passed()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_planted_faults_are_found_and_shortened(fault: type[Engine]) -> None:
+    report = found(fault)
+    assert report.history is not None and len(report.history) <= 6, str(report)
+    with pytest.raises(AssertionError, match="The shortest history"):
+        report.assert_passed()
+
+
+def test_a_capacity_must_be_refused() -> None:
+    class Full(Ring):
+        windows, edges, capacity = (), (), SLOTS
+
+        def window(self, sample: Sample) -> int:
+            return 1000
+
+        def feed(self, rows: list[list[int]]) -> list[Any]:
+            if any(
+                len(sample.tokens) + len(row) > SLOTS for sample, row in zip(self.samples, rows, strict=True)
+            ):
+                raise IndexError("full")
+            return super().feed(rows)
+
+    assert "feed raises IndexError: full" in found(Full).failed.message  # type: ignore[union-attr]
+    Full.refusals = (IndexError,)
+    assert check(Full, minutes=5, histories=100).passed
+
+
+def test_an_engine_that_is_always_wrong_needs_a_reference() -> None:
+    class Short(Ring):
+        def window(self, sample: Sample) -> int:
+            return WINDOW - 1
+
+    class Compared(Short):
+        def reference(self, tokens: list[int]) -> Any:
+            right = Ring()
+            right.start(1)
+            return right.feed([tokens])[0]
+
+    assert check(Short, minutes=5, histories=50).passed
+    report = found(Compared)
+    assert report.history is not None and len(report.history) == 1
+    assert report.failed is not None and report.failed.position == WINDOW
+
+
+def test_adapters_paddings_and_the_last_logits() -> None:
+    class Adapted(Ring):
+        adapters, paddings = ("plain", "other"), ("left", "right")
+        keeps = True
+
+        def start(self, samples: int) -> None:
+            super().start(samples)
+            self.adapter = "plain"
+            self.sides: set[str] = set()
+
+        def feed(self, rows: list[list[int]], padding: str = "") -> list[Any]:
+            self.sides.add(padding)
+            logits = super().feed(
+                [[(token + (self.adapter == "other")) % VOCABULARY for token in row] for row in rows]
+            )
+            return [each[-1:].reshape(-1) for each in logits]
+
+        def set_adapter(self, name: str) -> None:
+            # The rows of the other adapter must go.
+            if not self.keeps and name != self.adapter:
+                texts = [[*sample.tokens] for sample in self.samples]
+                self.adapter = name
+                self.samples = [Sample() for _ in texts]
+                shift = 1 if name == "other" else -1
+                super().feed([[(token + shift) % VOCABULARY for token in text] for text in texts])
+            self.adapter = name
+
+    class Right(Adapted):
+        keeps = False
+        # A saved sample does not say under which adapter it was computed.
+        lacks = ("save", "load")
+
+    report = found(Adapted)
+    assert report.history is not None and len(report.history) == 3, str(report)
+    assert "set adapter other" in str(report)
+    right = check(Right, minutes=5, histories=100)
+    assert right.passed and right.done["set_adapter"] > 10, str(right)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"vocabulary": 0}, "vocabulary must be"),
+        ({"vocabulary": 47}, r"have the shape \[2, 48\], not \[2, 47\] or \[47\]"),
+        ({"tokens": range(2)}, "at least 3 token ids, not 2"),
+        ({"tolerance": 10.0}, "a wrong cache cannot be noticed with a tolerance of 10"),
+        ({"feed": lambda self, rows: [np.zeros((2, VOCABULARY), int)]}, "must be floating-point"),
+        ({"feed": lambda self, rows: None}, "an empty cache does not take two tokens: TypeError"),
+    ],
+)
+def test_adapters_that_cannot_be_tested_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        check(type("Changed", (Ring,), changed), minutes=0.1)
+    with pytest.raises(ValueError, match="'feed' is not one of truncate"):
+        check(Ring, without=["feed"])
+
+
+def test_equal_seeds_make_equal_histories() -> None:
+    first, second, other = (check(Ring, minutes=5, histories=20, seed=seed) for seed in (0, 0, 1))
+    assert first.done == second.done != other.done
+
+
+def test_operations_can_be_left_out() -> None:
+    report = check(ForgetsRefusal, minutes=5, histories=100, without=["truncate", "accept"])
+    assert report.passed and "truncate" not in report.done
+
+
+def test_the_report_can_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = found(ForgetsRefusal)
+    files = {name: tmp_path / name for name in ("failure.json", "failure.html", "failure.py")}
+    files["failure.json"].write_text(report.json())
+    again = replay(ForgetsRefusal, files["failure.json"])
+    assert again.failed is not None and again.failed.message == report.failed.message  # type: ignore[union-attr]
+    assert replay(Ring, files["failure.json"]).passed
+    assert "lengths" in str(again) and "slots" in str(again)
+    page = report.html()
+    assert (
+        page.count("<svg") == 0
+        and page.count("<img") >= 2
+        and "http" not in page.replace("http://www.w3.org", "")
+    )
+    assert History.from_document(json.loads(report.json())) == report.history
+    # A script needs nothing but the engine and NumPy, so kvscatter cannot be imported in it.
+    files["failure.py"].write_text(report.script())
+    blocked = "import sys; sys.modules['kvscatter'] = None; import runpy; runpy.run_path(sys.argv[1])"
+    ran = subprocess.run(
+        [sys.executable, "-c", blocked, files["failure.py"]], capture_output=True, text=True, check=False
+    )
+    assert "the logits differ by" in ran.stdout and "AssertionError" in ran.stderr, ran.stderr
+
+
+def test_refused_operations_stay_in_a_history(tmp_path: Path) -> None:
+    report = found(ChangesBeforeRefusal, without=["accept"])
+    assert report.history is not None
+    assert (
+        any(isinstance(operation, Refusal) for operation in report.history.operations)
+        or len(report.history) <= 3
+    )
+    report.history.save(tmp_path / "history.json")
+    assert History.load(tmp_path / "history.json") == report.history
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "no history"),
+        ({"kvscatter_history": 2, "operations": []}, "no history"),
+        ({"operations": []}, "must be a list"),
+        ({"operations": [{"feed": {"rows": [[1]]}}]}, "must be start"),
+        ({"operations": [{"start": {"samples": 1}}, {"start": {"samples": 1}}]}, "only the first"),
+        ({"operations": [{"start": {"samples": 0}}]}, "at least 1"),
+        ({"operations": [{"start": {"samples": True}}]}, "an integer of at least 0, not true"),
+        ({"operations": [{"start": {"samples": 10**12}}]}, "at most"),
+        ({"operations": [{"start": {"samples": 1}}, {"jump": {}}]}, "'jump' is not an operation"),
+        ({"operations": [{"start": {"samples": 1}}, {"feed": {"rows": 5}}]}, "a list of lists, not 5"),
+        (
+            {"operations": [{"start": {"samples": 1}}, {"feed": {"rows": [[1], [2]]}}]},
+            "2 values for 1 sample",
+        ),
+        ({"operations": [{"start": {"samples": 1}}, {"feed": {}}]}, "feed needs rows"),
+        ({"operations": [{"start": {"samples": 1}}, {"truncate": {"lengths": [2]}}]}, "2 of 0 tokens"),
+        ({"operations": [{"start": {"samples": 1}}, {"accept": {"counts": [0]}}]}, "has not begun"),
+        ({"operations": [{"start": {"samples": 1}}, {"load": {"sample": 0, "file": 0}}]}, "was not saved"),
+        ({"operations": [{"start": {"samples": 1}}, {"fork": {"sample": 1}}]}, "sample 1 of 1 sample"),
+    ],
+)
+def test_files_that_are_no_history_are_refused(document: Any, message: str, tmp_path: Path) -> None:
+    if isinstance(document, dict):
+        document = {"kvscatter_history": 1, **document}
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=message):
+        replay(Ring, path)
+
+
+def test_a_history_needs_the_methods_of_the_engine() -> None:
+    class Few(Ring):
+        lacks = ("fork",)
+
+    history = History((Start(1), Feed(((1, 2),)), Fork(0)))
+    with pytest.raises(EngineError, match="has no method fork"):
+        replay(Few, history)
+    assert "fork" not in Facts(Few()).can and "fork" in Facts(Ring()).can
+
+
+PROCESS = """
+import json, sys
+sys.path.insert(0, {folder!r})
+from test_histories import Ring, Refused
+engine = Ring()
+facts = {{"name": "a process", "vocabulary": engine.vocabulary, "windows": [6], "batch": 2, "ragged": True}}
+print(json.dumps({{**facts, "operations": ["truncate", "fork", "remove"]}}), flush=True)
+for line in sys.stdin:
+    ((name, arguments),) = json.loads(line).items()
+    if {ends} and name == "fork":
+        sys.exit(3)
+    try:
+        logits = getattr(engine, name)(**arguments)
+        answer = {{"done": None}} if logits is None else {{"logits": [each.tolist() for each in logits]}}
+    except Refused as error:
+        answer = {{"refused": str(error)}}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_engines_in_other_processes() -> None:
+    def process(ends: bool) -> ProcessEngine:
+        program = PROCESS.format(folder=str(Path(__file__).parent), ends=ends)
+        return ProcessEngine([sys.executable, "-c", program], batch=3)
+
+    report = check(lambda: process(False), minutes=5, histories=20)
+    assert report.passed and report.engine == "a process", str(report)
+    assert report.refused and report.done.keys() == {"start", "feed", "truncate", "fork", "remove"}
+    ended = found(lambda: process(True))
+    assert ended.failed is not None and "has ended with status 3" in ended.failed.message
+    assert ended.history is not None and len(ended.history) == 1
+    with pytest.raises(ValueError, match="'color' is not a fact"):
+        ProcessEngine([sys.executable, "-c", 'print(\'{"operations": [], "color": 1}\')'])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "mobius-llama-dynamic",
+        "decoders/optimum-0.1-mistral-window",
+        "decoders/transformers-lfm2",
+        "genai-llama-gqa",
+    ],
+)
+def test_sessions_and_exported_decoders_pass(model: str) -> None:
+    from kvscatter.histories.adapters.onnxruntime import OnnxRuntime
+    from kvscatter.histories.adapters.session import Session
+
+    path = str(DECODERS / model / "model.onnx")
+    engines: list[Callable[[], Engine]] = [lambda: OnnxRuntime(path), lambda: Session(path)]
+    for make in engines[: 1 if model == "genai-llama-gqa" else 2]:
+        report = check(make, minutes=5, histories=30)
+        assert report.passed and report.done["feed"] > 30, str(report)
+
+
+def test_jax_moves_a_write_that_does_not_fit() -> None:
+    from kvscatter.histories.adapters.jax import Jax
+
+    report = check(lambda: Jax("unchecked"), minutes=5, histories=50)
+    assert report.history is not None and len(report.history) <= 2, str(report)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = f"{__file__}:SwapsInPlace"
+    files = [f"--{kind}={tmp_path / 'failure'}.{kind}" for kind in ("json", "html", "script")]
+    assert main([engine, "--minutes", "1", *files]) == 1
+    assert "SwapsInPlace: FAILED" in capsys.readouterr().out
+    assert main([f"{__file__}:Ring", f"--replay={tmp_path / 'failure.json'}"]) == 0
+    assert "Ring: passed" in capsys.readouterr().out
+    assert main(["--list"]) == 0
+    assert "session: MODEL" in capsys.readouterr().out
+    for arguments, message in [
+        ([], "ADAPTER is missing"),
+        (["nothing"], "'nothing' is none of"),
+        (["session"], "session needs a model"),
+        (["jax:fast"], "jax has no variant 'fast'"),
+        ([f"{__file__}:Sample"], "no class 'Sample' derived from"),
+        (["missing.py:Ring"], "missing.py is not a file"),
+        ([engine, "--replay", "missing.json"], "missing.json"),
+    ]:
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+PYTEST = """
+import sys
+{load}
+
+def test_before_the_fixture_is_used():
+    assert "kvscatter" not in sys.modules and "hypothesis.stateful" not in sys.modules
+
+def test_right(histories):
+    from test_histories import Ring
+    assert histories.check(Ring, histories=20).passed
+
+def test_wrong(histories):
+    from test_histories import SharesForkedRows
+    histories.check(SharesForkedRows, histories=500)
+"""
+
+
+def test_the_pytest_plugin(tmp_path: Path) -> None:
+    (tmp_path / "test_engine.py").write_text(PYTEST.format(load=""))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    words = [
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        tmp_path / "base",
+        tmp_path,
+    ]
+    ran = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=environment, check=False
+    )
+    assert "2 passed" in ran.stdout and "1 failed" in ran.stdout, ran.stdout
+    assert "The shortest history that fails" in ran.stdout
+    assert [path.name for path in sorted((tmp_path / "base").glob("test_wrong*/*"))] == [
+        "failure.html",
+        "failure.json",
+    ]
+
+
+def test_the_engine_of_the_page(tmp_path: Path) -> None:
+    """The page has an engine with a fault, what the command prints for it, and the method that mends it."""
+    page = (ROOT / "docs" / "histories.md").read_text()
+    code, mended = page.split("```python\n")[1].split("```")[0], page.split("```python\n")[2].split("```")[0]
+
+    def module(source: str, name: str) -> Any:
+        path = tmp_path / f"{name}.py"
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        sys.modules[name] = made
+        spec.loader.exec_module(made)
+        return made
+
+    report = found(module(code, "ring").Ring)
+    story = str(report).split("\n\n")[1]
+    assert story in page
+    old = code[code.index("    def truncate") : code.index("    def remove")]
+    right = code.replace(old, mended + "\n").replace("import Engine", "import Engine, Refused")
+    right = right.replace(
+        "np.zeros((SLOTS, WIDTH)), 0\n", "np.zeros((SLOTS, WIDTH)), 0\n        self.furthest = 0\n"
+    )
+    grown = "        self.length += 1\n"
+    right = right.replace(grown, grown + "        self.furthest = max(self.furthest, self.length)\n")
+    passed = check(module(right, "right_ring").Ring, minutes=5, histories=300)
+    assert passed.passed and passed.refused["truncate"], str(passed)
+
+
+def test_the_logits_of_a_text_are_computed_once() -> None:
+    class Counting(Ring):
+        runs = 0
+
+        def feed(self, rows: list[list[int]]) -> list[Any]:
+            Counting.runs += 1
+            return super().feed(rows)
+
+    reference = Reference(Counting())
+    for _ in range(3):
+        reference.logits((1, 2, 3), None)
+    assert Counting.runs == 1
+
+
+def test_stories_name_samples_and_numbers() -> None:
+    operations = [
+        (Feed(((1, 2), ())), "feed 2 tokens to sample 0"),
+        (
+            Feed(((1,), (2, 3)), "left"),
+            "feed 1 token to sample 0 and 2 tokens to sample 1, padded on the left",
+        ),
+        (Truncate((3, 1)), "truncate sample 0 to 3 tokens and sample 1 to 1 token"),
+        (Accept((2, 0)), "accept the first tokens of the draft: 2 of sample 0 and 0 of sample 1"),
+        (Reorder((1, 0)), "reorder: the samples become copies of 1 and 0"),
+        (Save(0, 1), "save sample 0 to file 1"),
+        (Load(1, 1), "load sample 1 from file 1"),
+        (Refusal(Fork(0)), "append a copy of sample 0: refused"),
+    ]
+    assert [story(operation) for operation, _ in operations] == [text for _, text in operations]
