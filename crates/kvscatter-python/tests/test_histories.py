@@ -16,6 +16,7 @@ import pytest
 
 from kvscatter.histories import Engine, EngineError, History, ProcessEngine, Refused, Report, check, replay
 from kvscatter.histories.__main__ import main
+from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import (
     OPERATIONS,
     Accept,
@@ -30,7 +31,6 @@ from kvscatter.histories._history import (
     story,
 )
 from kvscatter.histories._judge import Reference
-from kvscatter.histories._machine import Facts
 
 ROOT = Path(__file__).parents[3]
 DECODERS = ROOT / "testdata"

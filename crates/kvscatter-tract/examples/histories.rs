@@ -17,12 +17,13 @@
 //! - `{"refused": message}`, and the samples are then as they were before;
 //! - `{"error": message}`, if the request is malformed or the engine fails.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::error::Error;
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
-use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::convert::{RingSize, convert};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{
@@ -96,7 +97,7 @@ enum Request {
     Feed {
         rows: Vec<Vec<i64>>,
     },
-    /// Takes each sample back to a number of tokens.
+    /// Takes one sample back. The others keep their numbers of tokens.
     Truncate {
         lengths: Vec<usize>,
     },
@@ -162,15 +163,18 @@ impl History {
     fn facts(&mut self, engine: &dyn Engine) -> Result<Value, SessionError> {
         // The first step determines a vocabulary that the model does not declare.
         self.run(Request::Start { samples: 1 }).and(self.run(Request::Feed { rows: vec![vec![0]] }))?;
-        let mut windows: Vec<_> = self.session.interface().rings().map(|ring| ring.window).collect();
-        windows.dedup();
+        let interface = self.session.interface();
+        let rings = |size: fn(RingSize) -> usize| interface.rings().map(size).collect::<BTreeSet<_>>();
+        // A model whose caches are all rings has no capacity.
+        let is_linear = interface.caches.iter().any(|cache| cache.ring.is_none());
         Ok(json!({
             "name": format!("kvscatter in {}", engine_label(engine.name(), engine.version(), engine.plugin())),
             "vocabulary": self.session.vocabulary(),
-            "capacity": self.session.capacity(),
+            "capacity": is_linear.then(|| self.session.capacity()),
             "batch": self.session.batch(),
             "ragged": true,
-            "windows": windows,
+            "windows": rings(|ring| ring.window),
+            "edges": rings(|ring| ring.capacity),
             "operations": OPERATIONS,
         }))
     }
@@ -218,7 +222,11 @@ impl History {
                 *samples = (0..count).map(|_| session.add()).collect::<Result<_, _>>()?;
             }
             Request::Feed { rows } => return feed(session, samples, &rows).map(Some),
-            Request::Truncate { lengths } => truncate(session, samples, &lengths)?,
+            Request::Truncate { lengths } => {
+                for (&sample, length) in samples.iter().zip(lengths) {
+                    session.truncate(sample, length)?;
+                }
+            }
             Request::Begin {} => {
                 for &sample in &*samples {
                     if session.begun(sample)?.is_some() {
@@ -260,22 +268,6 @@ fn feed(session: &mut KvSession, samples: &[Sample], rows: &[Vec<i64>]) -> Resul
     Ok(step.iter().map(of_sample).collect())
 }
 
-/// Truncates all samples, or none. The session has no call for several samples. So if one cannot go back, those before
-/// it are fed their dropped tokens again.
-fn truncate(session: &mut KvSession, samples: &[Sample], lengths: &[usize]) -> Result<(), SessionError> {
-    let mut dropped = Vec::new();
-    for (&sample, &to) in samples.iter().zip(lengths) {
-        let tokens = session.tokens(sample)?.get(to..).unwrap_or_default().to_vec();
-        if let Err(refusal) = session.truncate(sample, to) {
-            let (shorter, again): (Vec<_>, Vec<_>) = dropped.into_iter().unzip();
-            feed(session, &shorter, &again)?;
-            return Err(refusal);
-        }
-        dropped.push((sample, tokens));
-    }
-    Ok(())
-}
-
 /// Returns `true` for an error of an operation that the samples do not permit.
 fn is_refusal(error: &SessionError) -> bool {
     matches!(
@@ -308,7 +300,7 @@ fn every_request_has_a_reply() {
         (json!({"start": {"samples": 4}}), "refused"),
         (json!({"start": {"samples": 2}}), "done"),
         (json!({"feed": {"rows": [[5, 9, 200], []]}}), "logits"),
-        (json!({"truncate": {"lengths": [2, 1]}}), "refused"),
+        (json!({"truncate": {"lengths": [4, 0]}}), "refused"),
         (json!({"truncate": {"lengths": [2, 0]}}), "done"),
         (json!({"accept": {"counts": [0, 0]}}), "refused"),
         (json!({"begin": {}}), "done"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from kvscatter.histories._engine import Engine
+from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import OPERATIONS, History
 from kvscatter.histories._judge import EngineError, Failed, Judge, Reference, named, relative_difference, run
 from kvscatter.histories._report import Report
@@ -16,7 +17,7 @@ from kvscatter.histories._shorten import shorten, size
 
 BATCH: Final = 100
 """The number of histories between two seeds of Hypothesis."""
-OPERATIONS_OF_A_HISTORY: Final = 16
+OPERATIONS_OF_A_HISTORY: Final = 24
 SHORTENING_SECONDS: Final = 60.0
 """The longest time in which a failing history is shortened."""
 SHORTER_SECONDS: Final = 10.0
@@ -86,7 +87,7 @@ class _Search:
             return failed.history if failed else None
 
         if self.shortest is not None:
-            shorten(self.shortest.history, self.engine, fails)
+            shorten(self.shortest.history, Facts(self.engine), fails)
 
 
 class _SearchingJudge(Judge):
@@ -135,7 +136,7 @@ def check(
     from hypothesis import seed as with_seed
     from hypothesis.stateful import run_state_machine_as_test
 
-    from kvscatter.histories._machine import Facts, machine
+    from kvscatter.histories._machine import machine
 
     left_out = tuple(without)
     for name in left_out:
@@ -192,7 +193,7 @@ def check(
     )
 
 
-def _check_engine(engine: Engine, facts: Any, reference: Reference) -> None:
+def _check_engine(engine: Engine, facts: Facts, reference: Reference) -> None:
     """Checks that a token changes the logits after the next ones, so that a wrong cache can be noticed."""
     if not engine.vocabulary:
         raise EngineError("vocabulary must be the number of tokens")

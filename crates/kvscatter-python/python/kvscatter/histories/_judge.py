@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvscatter.histories._engine import Engine, Refused
+from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import (
-    OPERATIONS,
     Accept,
     Add,
     Begin,
@@ -230,11 +230,6 @@ def relative_difference(logits: Logits, expected: Logits) -> float:
     return float(np.abs(logits - expected).max() / (largest if largest > 0 else 1))
 
 
-def operations(engine: Engine) -> set[str]:
-    """Returns the names of the operations that an engine has."""
-    return {name for name in OPERATIONS if hasattr(engine, name)} - {*engine.lacks}
-
-
 def run(judge: Judge, history: History) -> Failed | None:
     """Runs a history, and returns why it fails.
 
@@ -244,7 +239,7 @@ def run(judge: Judge, history: History) -> Failed | None:
     """
     try:
         for operation in history.operations:
-            if operation.name != "begin" and operation.name not in operations(judge.engine):
+            if operation.name != "begin" and operation.name not in Facts(judge.engine).can:
                 raise EngineError(f"the engine has no method {operation.name}, which the history needs")
             judge.apply(operation)
     except Failed as failed:

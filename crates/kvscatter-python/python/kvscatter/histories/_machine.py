@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kvscatter.histories._engine import Engine
+from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import (
     Accept,
     Add,
@@ -27,39 +26,8 @@ from kvscatter.histories._history import (
     Start,
     Truncate,
 )
-from kvscatter.histories._judge import operations
 
 T = TypeVar("T")
-
-
-class Facts:
-    """What histories an engine can have."""
-
-    def __init__(self, engine: Engine, without: Iterable[str] = ()) -> None:
-        self.engine = engine
-        self.can = operations(engine) - {*without}
-        self.tokens = engine.tokens or range(1, engine.vocabulary)
-        lengths = {*engine.windows, *engine.edges} | ({engine.capacity} if engine.capacity else set())
-        self.sizes = sorted({length + side for length in lengths for side in (-1, 0, 1)} - {0})
-        """The numbers of tokens around an edge."""
-        rounds = {length * times for length in (*engine.windows, *engine.edges) for times in (2, 3)}
-        self.lengths = sorted({*self.sizes, *(length + side for length in rounds for side in (-1, 0, 1))})
-        """The lengths of a sample around an edge, also of later rounds in a ring."""
-        kept = {
-            edge - window + side for edge in engine.edges for window in engine.windows for side in (-1, 0, 1)
-        }
-        self.rewinds = sorted({*self.sizes, *(length for length in kept if length > 0)})
-        """The numbers of tokens to go back, among them what a ring of this length can keep beside a window."""
-        of_rounds = 3 * max(engine.windows + engine.edges) + 2 if rounds else 64
-        self.longest = engine.longest or min(engine.capacity or of_rounds, of_rounds)
-
-    def token(self, number: int) -> int:
-        """Returns a token for each number. Neighbours are far apart, so that no two chunks are alike."""
-        count = len(self.tokens)
-        step = next(
-            step for step in range(int(count * 0.618) or 1, 2 * count + 1) if math.gcd(step, count) == 1
-        )
-        return self.tokens[number * step % count]
 
 
 class Life(RuleBasedStateMachine):
@@ -164,9 +132,25 @@ class Life(RuleBasedStateMachine):
         if any(rows):
             self._apply(Feed(tuple(rows), self._padding(data)))
 
-    @precondition(lambda self: self._can("truncate") and any(sample.tokens for sample in self._samples))
+    @precondition(lambda self: self._can("truncate") and self._has_tokens())
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
+        self._truncate(data)
+
+    @precondition(lambda self: self._can("truncate") and self._has_tokens())
+    @rule(data=st.data())
+    def go_back_and_on(self, data: st.DataObject) -> None:
+        """Rewinds add up: back 3, on 1 and back 3 is 5."""
+        for _ in range(data.draw(st.integers(1, 3))):
+            if self._has_tokens():
+                self._truncate(data)
+            if self._has_room():
+                self._feed_all(data)
+
+    def _has_tokens(self) -> bool:
+        return any(sample.tokens for sample in self._samples)
+
+    def _truncate(self, data: st.DataObject) -> None:
         lengths = [len(sample.tokens) for sample in self._samples]
         chosen = self._one(data, (index for index, length in enumerate(lengths) if length))
         length = lengths[chosen]
@@ -240,6 +224,15 @@ class Life(RuleBasedStateMachine):
     @rule(data=st.data())
     def save(self, data: st.DataObject) -> None:
         self._apply(Save(self._index(data), len(self.judge.texts.files)))
+
+    @precondition(lambda self: self._can("save", "load"))
+    @rule(data=st.data())
+    def save_and_load(self, data: st.DataObject) -> None:
+        file = len(self.judge.texts.files)
+        sample = self._index(data)
+        self._apply(Save(sample, file))
+        if file in self._loadable():
+            self._apply(Load(self._index(data) if self.facts.engine.ragged else sample, file))
 
     @precondition(lambda self: self._can("save", "load") and self._loadable())
     @rule(data=st.data())

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from kvscatter.histories._engine import Engine
+from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import (
     Accept,
-    Done,
     Feed,
     Fork,
     History,
@@ -30,18 +29,22 @@ from kvscatter.histories._history import (
 )
 
 
-def shorten(history: History, engine: Engine, fails: Callable[[History], History | None]) -> History:
+def shorten(history: History, facts: Facts, fails: Callable[[History], History | None]) -> History:
     """Returns a history that fails and of which no smaller form does.
 
     Args:
         history: A history that fails.
-        engine: The engine, of which only the facts are used.
+        facts: What histories the engine can have.
         fails: Runs a history. Returns it up to the operation that fails, or None if none fails or the time is over.
     """
     tried = {history}
     while True:
-        for smaller in _smaller(history, engine):
-            if smaller not in tried and size(smaller) < size(history):
+        for smaller in _smaller(history, facts):
+            if (
+                smaller not in tried
+                and size(smaller) < size(history)
+                and _longest(smaller) <= facts.longest + 2
+            ):
                 tried.add(smaller)
                 failing = fails(smaller)
                 if failing is not None:
@@ -59,6 +62,11 @@ def size(history: History) -> tuple[int, int, int, int]:
     return len(history.operations), samples, tokens, dropped
 
 
+def _longest(history: History) -> int:
+    """Returns the most tokens of a sample."""
+    return max(len(sample.tokens) for _, texts in history.texts() for sample in texts.samples)
+
+
 def _truncated(history: History) -> Iterator[tuple[int, int]]:
     """Returns the lengths before and after each truncation."""
     before: list[int] = []
@@ -68,26 +76,28 @@ def _truncated(history: History) -> Iterator[tuple[int, int]]:
         before = [len(sample.tokens) for sample in texts.samples]
 
 
-def _smaller(history: History, engine: Engine) -> Iterator[History]:
+def _smaller(history: History, facts: Facts) -> Iterator[History]:
     """Returns smaller histories, the smallest first."""
     steps = history.operations
-    yield from _possible(steps, [step for step in steps if not isinstance(step, Refusal)], engine)
+    yield from _possible(steps, [step for step in steps if not isinstance(step, Refusal)], facts)
     for length in (4, 2, 1):
         for first in range(1, len(steps) - length + 1):
-            yield from _possible(steps, steps[:first] + steps[first + length :], engine)
+            yield from _possible(steps, steps[:first] + steps[first + length :], facts)
     for first in range(1, len(steps)):
         for second in range(first + 1, len(steps)):
             rest = [step for index, step in enumerate(steps) if index not in (first, second)]
-            yield from _possible(steps, rest, engine)
+            yield from _possible(steps, rest, facts)
     for first in range(1, len(steps) - 1):
         merged = _merged(steps[first], steps[first + 1])
         if merged is not None:
-            yield from _possible(steps, [*steps[:first], merged, *steps[first + 2 :]], engine)
+            yield from _possible(steps, [*steps[:first], merged, *steps[first + 2 :]], facts)
     for sample in range(_samples(steps) if _samples(steps) > 1 else 0):
-        yield from _possible(steps, [_without_sample(step, sample) for step in steps], engine)
+        without = _without_sample(steps, sample)
+        if without is not None:
+            yield from _possible(steps, without, facts)
     for index, step in enumerate(steps):
         for changed in _simpler(step):
-            yield from _possible(steps, [*steps[:index], changed, *steps[index + 1 :]], engine)
+            yield from _possible(steps, [*steps[:index], changed, *steps[index + 1 :]], facts)
 
 
 def _merged(first: Operation, second: Operation) -> Operation | None:
@@ -101,30 +111,39 @@ def _samples(steps: Sequence[Operation]) -> int:
     return steps[0].samples if isinstance(steps[0], Start) else 0
 
 
-def _without_sample(step: Operation, sample: int) -> Operation:
-    """Leaves one of the first samples out of an operation."""
-    if isinstance(step, Refusal):
-        return Refusal(_done_without_sample(step.operation, sample))
-    return _done_without_sample(step, sample)
-
-
-def _done_without_sample(step: Done, sample: int) -> Done:
-    match step:
-        case Start(samples):
-            return Start(samples - 1)
-        case Feed(rows):
-            return replace(step, rows=rows[:sample] + rows[sample + 1 :])
-        case Truncate(values):
-            return Truncate(values[:sample] + values[sample + 1 :])
-        case Accept(values):
-            return Accept(values[:sample] + values[sample + 1 :])
-        case Fork(index) | Remove(index) | Save(index) | Load(index):
-            return replace(step, sample=index - (index > sample))
-        case Reorder(parents):
-            rest = parents[:sample] + parents[sample + 1 :]
-            return Reorder(tuple(parent - (parent > sample) for parent in rest))
-        case _:
-            return step
+def _without_sample(steps: Sequence[Operation], sample: int) -> list[Operation] | None:
+    """Leaves one of the first samples out of all steps, or returns None if it has copies."""
+    rest: list[Operation] = []
+    index: int | None = sample
+    for step in steps:
+        if index is None:
+            rest.append(step)
+            continue
+        done = step.operation if isinstance(step, Refusal) else step
+        match done:
+            case Start(samples):
+                rest.append(Start(samples - 1))
+            case Feed(values):
+                rest.append(replace(done, rows=values[:index] + values[index + 1 :]))
+            case Truncate(values) | Accept(values):
+                rest.append(type(done)(values[:index] + values[index + 1 :]))
+            case Reorder(parents):
+                others = parents[:index] + parents[index + 1 :]
+                if index in others:
+                    return None
+                rest.append(Reorder(tuple(parent - (parent > index) for parent in others)))
+            case Remove(removed) if removed == index:
+                index = None
+            case Fork(other) | Remove(other) | Save(other) | Load(other):
+                if other == index and not isinstance(done, Load):
+                    return None
+                if other != index:
+                    rest.append(replace(done, sample=other - (other > index)))
+                if isinstance(done, Remove) and other < index:
+                    index -= 1
+            case _:
+                rest.append(done)
+    return rest
 
 
 def _simpler(step: Operation) -> Iterator[Operation]:
@@ -148,15 +167,15 @@ def _simpler(step: Operation) -> Iterator[Operation]:
                 yield Accept((*counts[:index], max(count - 1, 0), *counts[index + 1 :]))
 
 
-def _possible(before: Sequence[Operation], steps: Sequence[Operation], engine: Engine) -> Iterator[History]:
+def _possible(before: Sequence[Operation], steps: Sequence[Operation], facts: Facts) -> Iterator[History]:
     """Returns the history of some steps, adapted so that each is possible.
 
     Samples are taken back by as many tokens as they were before, or to the same length.
     """
     dropped = _dropped(before)
-    yield _adapted(steps, engine, dropped)
+    yield _adapted(steps, facts, dropped)
     if dropped:
-        yield _adapted(steps, engine, {})
+        yield _adapted(steps, facts, {})
 
 
 def _dropped(steps: Sequence[Operation]) -> dict[Operation, tuple[int, ...]]:
@@ -171,20 +190,27 @@ def _dropped(steps: Sequence[Operation]) -> dict[Operation, tuple[int, ...]]:
     return dropped
 
 
-def _adapted(
-    steps: Sequence[Operation], engine: Engine, dropped: dict[Operation, tuple[int, ...]]
-) -> History:
+def _adapted(steps: Sequence[Operation], facts: Facts, dropped: dict[Operation, tuple[int, ...]]) -> History:
     texts = Texts()
     adapted: list[Operation] = []
     for step in steps:
-        for possible in _adapted_step(step, texts, engine, dropped):
+        for possible in _adapted_step(step, texts, facts, dropped):
             texts.apply(possible)
             adapted.append(possible)
-    return History(tuple(adapted))
+    return History(tuple(_with_new_files(adapted)))
+
+
+def _with_new_files(steps: Sequence[Operation]) -> Iterator[Operation]:
+    """Numbers the files in the order in which they are saved."""
+    numbers: dict[int, int] = {}
+    for step in steps:
+        if isinstance(step, Save):
+            numbers[step.file] = len(numbers)
+        yield replace(step, file=numbers[step.file]) if isinstance(step, Save | Load) else step
 
 
 def _adapted_step(
-    step: Operation, texts: Texts, engine: Engine, dropped: dict[Operation, tuple[int, ...]]
+    step: Operation, texts: Texts, facts: Facts, dropped: dict[Operation, tuple[int, ...]]
 ) -> Iterator[Operation]:
     """Returns the operation in a form that is possible after these texts, or nothing."""
     lengths = [len(sample.tokens) for sample in texts.samples]
@@ -192,9 +218,9 @@ def _adapted_step(
     match step:
         case Feed(rows):
             row = max(rows[:count], key=len, default=())
-            rows = rows[:count] + (() if engine.ragged else row,) * (count - len(rows))
-            rows = tuple(row[: engine.max_feed] for row in rows)
-            if not engine.ragged:
+            rows = rows[:count] + (() if facts.engine.ragged else row,) * (count - len(rows))
+            rows = tuple(row[: facts.engine.max_feed] for row in rows)
+            if not facts.engine.ragged:
                 fewest = min(len(row) for row in rows)
                 rows = tuple(row[:fewest] for row in rows)
             if any(rows):
@@ -207,9 +233,9 @@ def _adapted_step(
                 else min(length, *to[index : index + 1] or [length])
                 for index, length in enumerate(lengths)
             ]
-            if not engine.ragged:
+            if not facts.engine.ragged:
                 after = [min(after)] * count
-            if sum(map(int.__ne__, after, lengths)) in ((1,) if engine.ragged else (count,)):
+            if sum(map(int.__ne__, after, lengths)) in ((1,) if facts.engine.ragged else (count,)):
                 yield Truncate(tuple(after))
         case Accept(counts):
             if all(sample.begun is not None for sample in texts.samples):
@@ -218,9 +244,9 @@ def _adapted_step(
                     for length, sample in zip(lengths, texts.samples, strict=True)
                 ]
                 kept = [min(most, *counts[index : index + 1] or [most]) for index, most in enumerate(drafted)]
-                yield Accept(tuple(kept if engine.ragged else [min(kept)] * count))
+                yield Accept(tuple(kept if facts.engine.ragged else [min(kept)] * count))
         case Fork(sample):
-            if count < engine.batch:
+            if count < facts.engine.batch:
                 yield Fork(min(sample, count - 1))
         case Remove(sample):
             if count > 1:
@@ -228,11 +254,13 @@ def _adapted_step(
         case Reorder(parents):
             known = [min(parent, count - 1) for parent in parents[:count]]
             yield Reorder((*known, *range(len(known), count)))
-        case Save(sample):
-            yield replace(step, sample=min(sample, count - 1))
+        case Save(sample, file):
+            yield Save(min(sample, count - 1), file)
         case Load(sample, file):
             at = min(sample, count - 1)
-            if file in texts.files and (engine.ragged or count == 1 or len(texts.files[file]) == lengths[at]):
+            if file in texts.files and (
+                facts.engine.ragged or count == 1 or len(texts.files[file]) == lengths[at]
+            ):
                 yield Load(at, file)
         case _:
             yield step
