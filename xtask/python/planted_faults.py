@@ -2,8 +2,8 @@
 
     planted_faults.py FOLDER [FAULT...] [--minutes N]
 
-The faults are the patches of `testdata/faults`, and FAULT is the beginning of a name. FOLDER gets a copy of the sources,
-which are patched and built there, and the converted decoders. Each fault must be found in N minutes, by a history of at
+The faults are the patches of `testdata/faults`, and FAULT is the beginning of a name. FOLDER gets the converted models
+and a copy of the sources, which are patched and built there. Each fault must be found in N minutes, by a history of at
 most six operations. ONNX Runtime runs the decoders, because it needs no optimised build.
 """
 
@@ -82,22 +82,27 @@ def is_found(patch: Path, sources: Path, models: dict[str, Path], minutes: float
     outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(sources.parent.resolve())}
     subprocess.run(apply, cwd=sources, env=outside, check=True)
     try:
-        build = "cargo build --quiet -p kvscatter-tract --example histories --target-dir".split()
+        build = "cargo build --quiet -p kvscatter-tract --example session_histories --target-dir".split()
         subprocess.run([*build, sources.parent / "build"], cwd=sources, check=True)
         report, seconds = searched(sources.parent / "build", models[kind], minutes)
     finally:
         subprocess.run([*apply, "--reverse"], cwd=sources, env=outside, check=True)
     if report.history is None:
-        print(f"MISSED {patch.stem}: {report.histories:,} histories in {seconds:.0f} s. {description}", flush=True)
+        print(
+            f"MISSED {patch.stem}: {report.histories:,} histories in {seconds:.0f} s. {description}",
+            flush=True,
+        )
         return False
     operations = len(report.history)
-    print(f"{patch.stem}: {operations} operations, {report.histories:,} histories, {seconds:.0f} s", flush=True)
+    print(
+        f"{patch.stem}: {operations} operations, {report.histories:,} histories, {seconds:.0f} s", flush=True
+    )
     return operations <= OPERATIONS
 
 
 def searched(build: Path, model: Path, minutes: float) -> tuple[Report, float]:
     """Searches in a session with the engine ONNX Runtime."""
-    program = [str(build / "debug/examples/histories"), str(model)]
+    program = [str(build / "debug/examples/session_histories"), str(model)]
     runtime = ["--engine", "onnxruntime", "--ort-lib", str(Path(onnxruntime.__file__).parents[1])]
     begun = time.monotonic()
     report = check(lambda: ProcessEngine([*program, *runtime]), minutes=minutes)

@@ -137,6 +137,9 @@ enum Task {
         #[arg(value_enum, default_value_t = Torch::Oldest)]
         version: Torch,
     },
+    /// Plants the faults of `testdata/faults` in sessions, and searches for histories that show them (needs Python,
+    /// downloads once). Options: the beginnings of names, --minutes N
+    Histories(Passed),
     /// Builds the Python package's wheel
     Wheel {
         /// The folder for the wheel
@@ -254,6 +257,7 @@ fn main() -> ExitCode {
         Task::OrtBench(Passed { options }) => one(steps_ort::ort_bench(&options)),
         Task::Python { every_version } => step::run(steps_python::all(every_version), Missing::Fails),
         Task::PythonTorch { version } => one(steps_python::torch(version)),
+        Task::Histories(Passed { options }) => one(steps_python::planted_faults(&options)),
         Task::Wheel { out } => one(steps_python::release(&out)),
         Task::Scale(Passed { options }) => one(steps_python::bench("scale", &options)),
         Task::Peers(Passed { options }) => one(steps_python::bench("peers", &options)),

@@ -17,6 +17,7 @@ use crate::steps_package::unpack;
 const CRATE: &str = "crates/kvscatter-python";
 const PYPROJECT: &str = "crates/kvscatter-python/pyproject.toml";
 const PACKAGE: &str = "crates/kvscatter-python/python/kvscatter";
+const PLUGIN: &str = "crates/kvscatter-python/python/kvscatter_histories_pytest";
 const TESTS: &str = "crates/kvscatter-python/tests";
 const PLUGIN_TESTS: &str = "crates/kvscatter-python/tests/test_onnxruntime.py";
 const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
@@ -195,6 +196,16 @@ pub(crate) fn wheel_in(environment: &Environment) -> Vec<Command> {
     commands
 }
 
+/// Plants faults in sessions, and searches for histories that show them.
+pub(crate) fn planted_faults(options: &[OsString]) -> Step {
+    let tools = tools();
+    let program = tools.python().with("xtask/python/planted_faults.py").with(target_dir().join("faults"));
+    let mut commands = vec![tools.make(), build_wheel(&tools)];
+    commands.extend(installed(&tools));
+    commands.push(program.with_all(options));
+    Step::new("histories", commands).needs(needs(&[tools]))
+}
+
 /// Runs one of the benchmarks of the package, with the newest PyTorch.
 pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
     let environment = Torch::Newest.environment();
@@ -207,14 +218,19 @@ pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
 /// Builds the wheel for the tests that follow. It shares its build with the tests of the crates.
 fn build() -> Step {
     let tools = tools();
-    let build = maturin(&tools, "build --features shared-build").with("--out").with(wheels());
-    Step::new("python-wheel", vec![script("notices"), tools.make(), build]).needs(needs(&[tools]))
+    Step::new("python-wheel", vec![script("notices"), tools.make(), build_wheel(&tools)])
+        .needs(needs(&[tools]))
+}
+
+fn build_wheel(tools: &Environment) -> Command {
+    maturin(tools, "build --features shared-build").with("--out").with(wheels())
 }
 
 /// Tests the wheel and the source distribution as users install them.
-pub(crate) fn nightly() -> [Step; 7] {
+pub(crate) fn nightly() -> [Step; 8] {
     let optimised = Step::new("python-wheel-optimised", wheel(&wheels())).needs(needs(&[tools()]));
-    [optimised, test(), attention(), genai(true), accelerators(), torch(Torch::Oldest), sdist_build()]
+    let torch = torch(Torch::Oldest);
+    [optimised, test(), planted_faults(&[]), attention(), genai(true), accelerators(), torch, sdist_build()]
 }
 
 /// Checks the format, lints and types, and that the stub matches the compiled module.
@@ -225,7 +241,7 @@ fn lint() -> Step {
         ruff.with(target_dir().join("python/ruff")).with_all(SOURCES)
     };
     let stubs = tools.program("stubtest").with_all(["kvscatter._native", "--mypy-config-file", PYPROJECT]);
-    let mypy = mypy(&tools, &[PACKAGE, TYPING_TESTS, "--exclude=/kvscatter/torch/"]);
+    let mypy = mypy(&tools, &[PACKAGE, PLUGIN, TYPING_TESTS, "--exclude=/kvscatter/torch/"]);
     let mut commands = installed(&tools);
     commands.extend([ruff(&["format", "--check"]), ruff(&["check"]), mypy]);
     commands.extend([pyright(&tools, TYPING_TESTS), stubs]);

@@ -7,13 +7,14 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvscatter.histories import Engine, EngineError, Report, adapters, check, replay
+from kvscatter.histories import Engine, EngineError, ProcessEngine, Report, adapters, check, replay
 from kvscatter.histories._history import OPERATIONS
 
 
@@ -66,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         "adapter",
         metavar="ADAPTER",
         nargs="?",
-        help="NAME:VARIANT or NAME:MODEL of this package (see --list), FILE.py:CLASS, or MODULE:CLASS",
+        help="NAME:VARIANT or NAME:MODEL of this package (see --list), FILE.py:CLASS, MODULE:CLASS, or "
+        "process:'PROGRAM ARGUMENTS' for an engine that reads JSON",
     )
     parser.add_argument(
         "--list", action="store_true", help="list the adapters of this package and their variants"
@@ -120,6 +122,11 @@ def _list() -> list[str]:
 def _adapter(text: str) -> tuple[Callable[[], Engine], str]:
     """Returns what makes the engine, and the expression that does so in a script."""
     name, _, rest = text.rpartition(":") if ".py:" in text else text.partition(":")
+    if name == "process":
+        command = shlex.split(rest)
+        if not command:
+            raise _Usage("process needs a command: process:'PROGRAM ARGUMENTS'")
+        return lambda: ProcessEngine(command), f"ProcessEngine({command!r})"
     if name.endswith(".py"):
         made = _class_of(_load(Path(name)), rest, name)
         return made, f"{made.__name__}()"
@@ -136,7 +143,7 @@ def _adapter(text: str) -> tuple[Callable[[], Engine], str]:
         return lambda: made(*given), f"{made.__name__}({', '.join(map(repr, given))})"
     if not rest:
         known = ", ".join(module.name for module in pkgutil.iter_modules(adapters.__path__))
-        raise _Usage(f"{text!r} is none of {known}, FILE.py:CLASS and MODULE:CLASS")
+        raise _Usage(f"{text!r} is none of {known}, process, FILE.py:CLASS and MODULE:CLASS")
     made = _class_of(importlib.import_module(name), rest, name)
     return made, f"{made.__name__}()"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -68,6 +69,10 @@ class Transformers(Engine):
         config.initializer_range = 0.2
         self.makes_own_cache = variant == "hybrid" and transformers.__version__.startswith("4.")
         self.model: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
+        # The name since transformers 5.24.
+        self.argument = (
+            "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
+        )
 
     def start(self, samples: int) -> None:
         """Begins with a new cache."""
@@ -87,8 +92,8 @@ class Transformers(Engine):
         if self.capacity is not None and self.length + count > self.capacity:
             raise Refused("StaticCache does not check its length")
         with torch.no_grad():
-            output = self.model(torch.tensor(rows), past_key_values=self.cache, use_cache=True)
-        self.cache = output.past_key_values
+            output = self.model(torch.tensor(rows), **{self.argument: self.cache}, use_cache=True)
+        self.cache = output[self.argument]
         self.length += count
         return list(output.logits.numpy())
 

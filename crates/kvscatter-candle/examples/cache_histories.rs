@@ -2,7 +2,7 @@
 //! the logits with those of the same tokens that are fed from scratch.
 //!
 //! ```sh
-//! cargo run -p kvscatter-candle --example histories -- plain|concat|rotating|scattered|kvscatter
+//! cargo run -p kvscatter-candle --example cache_histories -- plain|concat|rotating|scattered|kvscatter
 //! ```
 //!
 //! The model is a small decoder with random weights. Each variant uses its caches as their documentation and the models

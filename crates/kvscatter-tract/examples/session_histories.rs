@@ -2,7 +2,7 @@
 //! that are fed from scratch.
 //!
 //! ```sh
-//! cargo run -p kvscatter-tract --example histories -- MODEL [--engine tract|onnxruntime] [--ort-lib PATH] \
+//! cargo run -p kvscatter-tract --example session_histories -- MODEL [--engine tract|onnxruntime] [--ort-lib PATH] \
 //!     [--batch N] [--capacity N]
 //! ```
 //!
