@@ -50,7 +50,8 @@ enum Task {
     },
     /// Runs the steps that are too long for every change: lint and unit of candle, XLA, CUDA and the benchmarks,
     /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, the Python package as users install
-    /// it, with accelerators, GenAI and PyTorch, ort --every-version and bench-gpu-check. Runs two steps at once
+    /// it, with accelerators, GenAI and PyTorch, histories, ort --every-version and bench-gpu-check. Runs two steps
+    /// at once
     Nightly,
     /// Checks the formatting, also outside the workspace: fuzz targets, divergences
     Fmt,

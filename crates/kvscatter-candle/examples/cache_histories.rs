@@ -14,9 +14,9 @@
 //! - `scattered`: candle-nn's `ScatteredKvCache`, with the indices and the mask of one builder for all layers;
 //! - `kvscatter`: this crate's `RotatingKvCache` in the first layer and its `KvCache` in the second.
 //!
-//! Samples of `scattered` are rows of one batch. In the other variants each sample has caches, and a copy of a sample is
-//! a clone of its caches. A sample can go back to any length if its caches have an operation for it. Otherwise it can
-//! only become empty.
+//! Samples of `scattered` are rows of one batch. In the other variants each sample has caches, and a copy of a sample
+//! is a clone of its caches. A sample can go back to any length if its caches have an operation for it. Otherwise it
+//! can only become empty.
 //!
 //! The first line of the output contains facts about the variant. Each line of the input is then a request in JSON, and
 //! has one line as its reply: `{"logits": …}`, with `null` for NaN and infinities, `{"done": null}`, `{"refused":

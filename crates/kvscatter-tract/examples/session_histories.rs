@@ -8,9 +8,9 @@
 //!
 //! A decoder whose caches grow is first converted, with `--capacity` slots and rings of the default sizes.
 //!
-//! The first line of the output contains facts about the session. Each line of the input is then a request in JSON, and
-//! has one line as its reply. A request names samples by their index in the order in which they were added. The reply is
-//! one of these:
+//! The first line of the output contains facts about the session. Each line of the input is then a request in JSON,
+//! and has one line as its reply. A request names samples by their index in the order in which they were added. The
+//! reply is one of these:
 //!
 //! - `{"logits": …}`, with a list of tokens for each sample, and `null` for NaN and infinities;
 //! - `{"done": null}`;

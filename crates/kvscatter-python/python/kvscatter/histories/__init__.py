@@ -1,6 +1,6 @@
 """Finds the shortest history of a KV cache that an engine computes wrongly.
 
-Cached decoding must equal computing again, whatever happened to the cache before. An :class:`Engine` describes an
+Cached decoding must equal computing again, after every history of the cache. An :class:`Engine` describes an
 engine, and :func:`check` runs random histories on it: prompts, steps, rewinds, copies, batches that grow and shrink,
 saved samples. A history that fails is shortened as far as possible. The extra ``histories`` installs what it needs.
 """

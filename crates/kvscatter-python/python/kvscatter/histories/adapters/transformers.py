@@ -29,11 +29,12 @@ WINDOW = 8
 class Transformers(Engine):
     """A model of transformers and its cache.
 
-    Variants: ``dynamic``, ``static``, ``sliding`` (Mistral), ``sliding-static`` (Gemma 3, with full layers too) and
-    ``hybrid`` (LFM2, with states of convolutions). A draft calls ``activate_past_recording``, where there is one.
+    Variants: ``dynamic``, ``static``, ``sliding`` (Mistral), ``sliding-static`` (Gemma 3, with full layers too),
+    ``hybrid`` (LFM2, with states of convolutions) and ``recurrent`` (Qwen3-Next, with recurrent states too). A draft
+    calls ``activate_past_recording``, where there is one.
     """
 
-    variants = ("dynamic", "static", "sliding", "sliding-static", "hybrid")
+    variants = ("dynamic", "static", "sliding", "sliding-static", "hybrid", "recurrent")
     vocabulary = VOCABULARY
     batch = 3
 
@@ -53,21 +54,27 @@ class Transformers(Engine):
                 )
             case "hybrid":
                 config = transformers.Lfm2Config(**SIZES, layer_types=["conv", "full_attention"])
+            case "recurrent":
+                heads = dict.fromkeys(("linear_num_value_heads", "linear_num_key_heads"), 2)
+                heads |= dict.fromkeys(("head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8)
+                kinds = ["linear_attention", "full_attention"]
+                config = transformers.Qwen3NextConfig(**SIZES, **heads, layer_types=kinds, mlp_only_layers=[0, 1])
             case _:
                 raise ValueError(f"variant {variant!r} is not one of {', '.join(self.variants)}")
         self.windows = (WINDOW,) if "sliding" in variant else ()
         self.capacity = 32 if self.is_static else None
         # Their layers have no such method.
-        self.lacks = {"static": ("truncate", "accept", "fork", "remove"), "hybrid": ("fork", "remove")}.get(
-            variant.split("-")[-1], ()
-        )
+        if self.is_static:
+            self.lacks = ("truncate", "accept", "fork", "remove")
+        elif not self.windows and variant != "dynamic":
+            self.lacks = ("fork", "remove")
         transformers.logging.set_verbosity_error()
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         torch.set_num_threads(1)
         # Random weights are small. Larger ones let each token change the logits of the next ones.
         config.initializer_range = 0.2
-        self.makes_own_cache = variant == "hybrid" and transformers.__version__.startswith("4.")
+        self.makes_own_cache = variant in ("hybrid", "recurrent") and transformers.__version__.startswith("4.")
         self.model: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
         # The name since transformers 5.24.
         self.argument = (
