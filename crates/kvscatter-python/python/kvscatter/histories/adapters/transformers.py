@@ -31,10 +31,11 @@ class Transformers(Engine):
 
     Variants: ``dynamic``, ``static``, ``sliding`` (Mistral), ``sliding-static`` (Gemma 3, with full layers too),
     ``hybrid`` (LFM2, with states of convolutions) and ``recurrent`` (Qwen3-Next, with recurrent states too). A draft
-    calls ``activate_past_recording``, where there is one.
+    calls ``activate_past_recording``, where there is one. In ``padded``, rows of different lengths are padded, and the
+    mask hides the padding also in later steps.
     """
 
-    variants = ("dynamic", "static", "sliding", "sliding-static", "hybrid", "recurrent")
+    variants = ("dynamic", "padded", "static", "sliding", "sliding-static", "hybrid", "recurrent")
     vocabulary = VOCABULARY
     batch = 3
 
@@ -43,7 +44,7 @@ class Transformers(Engine):
         self.is_static = variant.endswith("static")
         config: Any
         match variant:
-            case "dynamic" | "static":
+            case "dynamic" | "padded" | "static":
                 config = transformers.LlamaConfig(**SIZES)
             case "sliding":
                 config = transformers.MistralConfig(**SIZES, sliding_window=WINDOW)
@@ -58,7 +59,9 @@ class Transformers(Engine):
                 heads = dict.fromkeys(("linear_num_value_heads", "linear_num_key_heads"), 2)
                 heads |= dict.fromkeys(("head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8)
                 kinds = ["linear_attention", "full_attention"]
-                config = transformers.Qwen3NextConfig(**SIZES, **heads, layer_types=kinds, mlp_only_layers=[0, 1])
+                config = transformers.Qwen3NextConfig(
+                    **SIZES, **heads, layer_types=kinds, mlp_only_layers=[0, 1]
+                )
             case _:
                 raise ValueError(f"variant {variant!r} is not one of {', '.join(self.variants)}")
         self.windows = (WINDOW,) if "sliding" in variant else ()
@@ -66,6 +69,9 @@ class Transformers(Engine):
         # Their layers have no such method.
         if self.is_static:
             self.lacks = ("truncate", "accept", "fork", "remove")
+        elif variant == "padded":
+            self.lacks = ("truncate", "accept")
+            self.ragged, self.paddings = True, ("left", "right")
         elif not self.windows and variant != "dynamic":
             self.lacks = ("fork", "remove")
         transformers.logging.set_verbosity_error()
@@ -74,7 +80,9 @@ class Transformers(Engine):
         torch.set_num_threads(1)
         # Random weights are small. Larger ones let each token change the logits of the next ones.
         config.initializer_range = 0.2
-        self.makes_own_cache = variant in ("hybrid", "recurrent") and transformers.__version__.startswith("4.")
+        self.makes_own_cache = variant in ("hybrid", "recurrent") and transformers.__version__.startswith(
+            "4."
+        )
         self.model: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
         # The name since transformers 5.24.
         self.argument = (
@@ -85,6 +93,7 @@ class Transformers(Engine):
         """Begins with a new cache."""
         self.samples = samples
         self.length = 0
+        self.mask = torch.zeros(samples, 0, dtype=torch.int64)
         if self.is_static:
             self.cache: Any = transformers.StaticCache(config=self.model.config, max_cache_len=self.capacity)
         elif self.makes_own_cache:
@@ -93,8 +102,10 @@ class Transformers(Engine):
         else:
             self.cache = transformers.DynamicCache(config=self.model.config)
 
-    def feed(self, rows: list[list[int]]) -> list[Any]:
+    def feed(self, rows: list[list[int]], padding: str = "") -> list[Any]:
         """Runs the model."""
+        if padding:
+            return self._feed_padded(rows, padding)
         count = len(rows[0])
         if self.capacity is not None and self.length + count > self.capacity:
             raise Refused("StaticCache does not check its length")
@@ -103,6 +114,22 @@ class Transformers(Engine):
         self.cache = output[self.argument]
         self.length += count
         return list(output.logits.numpy())
+
+    def _feed_padded(self, rows: list[list[int]], side: str) -> list[Any]:
+        """Runs the model on rows with padding on one side. Positions do not count padding."""
+        width = max(len(row) for row in rows)
+        places = [slice(width - len(row), width) if side == "left" else slice(len(row)) for row in rows]
+        tokens, new = torch.zeros(2, len(rows), width, dtype=torch.int64)
+        for sample, (row, place) in enumerate(zip(rows, places, strict=True)):
+            tokens[sample, place], new[sample, place] = torch.tensor(row, dtype=torch.int64), 1
+        self.mask = torch.cat([self.mask, new], 1)
+        positions = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -width:]
+        with torch.no_grad():
+            output = self.model(
+                tokens, attention_mask=self.mask, position_ids=positions, **{self.argument: self.cache}
+            )
+        self.length += width
+        return [logits[place] for logits, place in zip(output.logits.numpy(), places, strict=True)]
 
     def truncate(self, lengths: list[int]) -> None:
         """Crops the cache. A number below 0 removes tokens in all versions."""
@@ -138,15 +165,17 @@ class Transformers(Engine):
         """Selects beams."""
         if self.length:
             self.cache.reorder_cache(torch.tensor(parents))
+        self.mask = self.mask[parents]
 
     def fork(self, sample: int) -> None:
         """Repeats a sample."""
-        self.cache.batch_select_indices(torch.tensor([*range(self.samples), sample]))
-        self.samples += 1
+        self._select([*range(self.samples), sample])
 
     def remove(self, sample: int) -> None:
         """Selects the other samples."""
-        self.cache.batch_select_indices(
-            torch.tensor([each for each in range(self.samples) if each != sample])
-        )
-        self.samples -= 1
+        self._select([each for each in range(self.samples) if each != sample])
+
+    def _select(self, samples: list[int]) -> None:
+        self.cache.batch_select_indices(torch.tensor(samples))
+        self.mask = self.mask[samples]
+        self.samples = len(samples)
