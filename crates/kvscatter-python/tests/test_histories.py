@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvscatter.histories import Engine, EngineError, History, ProcessEngine, Refused, Report, check, replay
+from kvscatter.histories import Engine, EngineError, History, ProcessEngine, Report, check, replay
 from kvscatter.histories.__main__ import main
 from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import (
@@ -31,183 +31,18 @@ from kvscatter.histories._history import (
     story,
 )
 from kvscatter.histories._judge import Reference
+from ring_engine import (
+    SLOTS,
+    VOCABULARY,
+    WINDOW,
+    ChangesBeforeRefusal,
+    ForgetsRefusal,
+    Ring,
+    Sample,
+)
 
 ROOT = Path(__file__).parents[3]
 DECODERS = ROOT / "testdata"
-WINDOW, SLOTS, WIDTH, VOCABULARY = 6, 9, 16, 48
-RANDOM = np.random.default_rng(1)
-EMBED, OUT = RANDOM.normal(size=(VOCABULARY, WIDTH)), RANDOM.normal(size=(WIDTH, VOCABULARY))
-Q, K, V = RANDOM.normal(size=(3, WIDTH, WIDTH)) / 4
-
-
-class Sample:
-    """The ring of one sample, and how far it was written."""
-
-    def __init__(self) -> None:
-        self.rows = np.zeros((2, SLOTS, WIDTH))
-        self.tokens: list[int] = []
-        self.furthest = 0
-        self.begun: int | None = None
-
-    def copy(self) -> Sample:
-        copy = Sample()
-        copy.rows, copy.tokens, copy.furthest = self.rows.copy(), [*self.tokens], self.furthest
-        return copy
-
-
-class Ring(Engine):
-    """An engine without faults. Each subclass plants one."""
-
-    vocabulary, windows, edges = VOCABULARY, (WINDOW,), (SLOTS,)
-    batch, ragged = 3, True
-
-    def start(self, samples: int) -> None:
-        self.samples = [Sample() for _ in range(samples)]
-
-    def feed(self, rows: list[list[int]]) -> list[Any]:
-        return [
-            np.array([self.decode(sample, token) for token in row])
-            for sample, row in zip(self.samples, rows, strict=True)
-        ]
-
-    def decode(self, sample: Sample, token: int) -> Any:
-        x, position = EMBED[token], len(sample.tokens)
-        sample.rows[:, self.slot(position)] = x @ K, x @ V
-        sample.tokens.append(token)
-        sample.furthest = max(sample.furthest, position + 1)
-        seen = np.arange(max(position - self.window(sample) + 1, 0), position + 1)
-        keys, values = sample.rows[:, [self.slot(each) for each in seen]]
-        weights = np.exp(keys @ (x @ Q) / 4 + seen / 8)
-        return (x + weights / weights.sum() @ values) @ OUT
-
-    def slot(self, position: int) -> int:
-        return position % SLOTS
-
-    def window(self, sample: Sample) -> int:
-        return WINDOW
-
-    def truncate(self, lengths: list[int]) -> None:
-        for sample, length in zip(self.samples, lengths, strict=True):
-            if length < len(sample.tokens):
-                self.check(sample, length)
-                sample.tokens = sample.tokens[:length]
-
-    def check(self, sample: Sample, length: int) -> None:
-        if max(length - WINDOW + 1, 0) < sample.furthest - SLOTS:
-            raise Refused("too far")
-
-    def begin(self) -> None:
-        for sample in self.samples:
-            sample.begun = len(sample.tokens)
-
-    def accept(self, counts: list[int]) -> None:
-        lengths = [(sample.begun or 0) + count for sample, count in zip(self.samples, counts, strict=True)]
-        for sample, length in zip(self.samples, lengths, strict=True):
-            self.check(sample, length)
-        for sample, length in zip(self.samples, lengths, strict=True):
-            sample.tokens = sample.tokens[:length]
-
-    def add(self) -> None:
-        self.samples.append(Sample())
-
-    def fork(self, sample: int) -> None:
-        self.samples.append(self.samples[sample].copy())
-
-    def remove(self, sample: int) -> None:
-        del self.samples[sample]
-
-    def reorder(self, parents: list[int]) -> None:
-        self.samples = [self.samples[parent].copy() for parent in parents]
-
-    def save(self, sample: int, path: str) -> None:
-        saved = self.samples[sample]
-        Path(path).write_text(json.dumps([saved.rows.tolist(), saved.tokens, saved.furthest]))
-
-    def load(self, sample: int, path: str) -> None:
-        loaded = Sample()
-        rows, loaded.tokens, loaded.furthest = json.loads(Path(path).read_text())
-        loaded.rows = np.array(rows)
-        self.samples[sample] = loaded
-
-    def poison(self) -> None:
-        for sample in self.samples:
-            first = max(sample.furthest - SLOTS, 0)
-            kept = {self.slot(position) for position in range(first, len(sample.tokens))}
-            sample.rows[:, [slot for slot in range(SLOTS) if slot not in kept]] = np.nan
-
-
-class ShortWindowAfterRewind(Ring):
-    def window(self, sample: Sample) -> int:
-        return WINDOW - (len(sample.tokens) < sample.furthest)
-
-
-class ForgetsRefusal(Ring):
-    def check(self, sample: Sample, length: int) -> None:
-        pass
-
-
-class RewindsOneTooFar(Ring):
-    def check(self, sample: Sample, length: int) -> None:
-        super().check(sample, length + 1)
-
-
-class ChangesBeforeRefusal(Ring):
-    def check(self, sample: Sample, length: int) -> None:
-        sample.rows[0, 0] += 1
-        super().check(sample, length)
-
-
-class SharesForkedRows(Ring):
-    def fork(self, sample: int) -> None:
-        super().fork(sample)
-        self.samples[-1].rows = self.samples[sample].rows
-
-
-class SwapsInPlace(Ring):
-    def reorder(self, parents: list[int]) -> None:
-        for index, parent in enumerate(parents):
-            self.samples[index] = self.samples[parent].copy()
-
-
-class SavesInOrder(Ring):
-    def save(self, sample: int, path: str) -> None:
-        super().save(sample, path)
-        rows, tokens, furthest = json.loads(Path(path).read_text())
-        rolled = np.roll(rows, -len(tokens) if len(tokens) > SLOTS else 0, axis=1)
-        Path(path).write_text(json.dumps([rolled.tolist(), tokens, furthest]))
-
-
-class RemovesTheNext(Ring):
-    def remove(self, sample: int) -> None:
-        del self.samples[min(sample + 1, len(self.samples) - 1)]
-
-
-class AcceptsOneMore(Ring):
-    def accept(self, counts: list[int]) -> None:
-        drafted = [len(sample.tokens) - (sample.begun or 0) for sample in self.samples]
-        super().accept([min(count + 1, most) for count, most in zip(counts, drafted, strict=True)])
-
-
-class ReadsHiddenSlots(Ring):
-    def decode(self, sample: Sample, token: int) -> Any:
-        return super().decode(sample, token) + 0 * sample.rows.sum()
-
-
-class Crashes(Ring):
-    def add(self) -> None:
-        raise KeyError("no free row")
-
-
-class RefusesToFeed(Ring):
-    def feed(self, rows: list[list[int]]) -> list[Any]:
-        if (
-            max(len(sample.tokens) + len(row) for sample, row in zip(self.samples, rows, strict=True))
-            > 3 * WINDOW
-        ):
-            raise Refused("full")
-        return super().feed(rows)
-
-
 FAULTS: list[type[Engine]] = Ring.__subclasses__()
 
 
@@ -418,7 +253,8 @@ def test_a_history_needs_the_methods_of_the_engine() -> None:
 PROCESS = """
 import json, sys
 sys.path.insert(0, {folder!r})
-from test_histories import Ring, Refused
+from kvscatter.histories import Refused
+from ring_engine import Ring
 engine = Ring()
 facts = {{"name": "a process", "vocabulary": engine.vocabulary, "windows": [6], "batch": 2, "ragged": True}}
 print(json.dumps({{**facts, "operations": ["truncate", "fork", "remove"]}}), flush=True)
@@ -446,7 +282,7 @@ def test_engines_in_other_processes() -> None:
     ended = found(lambda: process(True))
     assert ended.failed is not None and "has ended with status 3" in ended.failed.message
     assert ended.history is not None and len(ended.history) == 1
-    with pytest.raises(ValueError, match="'color' is not a fact"):
+    with pytest.raises(EngineError, match="'color' is not a fact"):
         ProcessEngine([sys.executable, "-c", 'print(\'{"operations": [], "color": 1}\')'])
 
 
@@ -467,7 +303,7 @@ def test_sessions_and_exported_decoders_pass(model: str) -> None:
     engines: list[Callable[[], Engine]] = [lambda: OnnxRuntime(path), lambda: Session(path)]
     for make in engines[: 1 if model == "genai-llama-gqa" else 2]:
         report = check(make, minutes=5, histories=30)
-        assert report.passed and report.done["feed"] > 30, str(report)
+        assert report.passed and report.done["feed"] > 20, str(report)
 
 
 def test_jax_moves_a_write_that_does_not_fit() -> None:
@@ -478,11 +314,12 @@ def test_jax_moves_a_write_that_does_not_fit() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = f"{__file__}:SwapsInPlace"
+    engines = Path(__file__).with_name("ring_engine.py")
+    engine = f"{engines}:SwapsInPlace"
     files = [f"--{kind}={tmp_path / 'failure'}.{kind}" for kind in ("json", "html", "script")]
     assert main([engine, "--minutes", "1", *files]) == 1
     assert "SwapsInPlace: FAILED" in capsys.readouterr().out
-    assert main([f"{__file__}:Ring", f"--replay={tmp_path / 'failure.json'}"]) == 0
+    assert main([f"{engines}:Ring", f"--replay={tmp_path / 'failure.json'}"]) == 0
     assert "Ring: passed" in capsys.readouterr().out
     assert main(["--list"]) == 0
     assert "session: MODEL" in capsys.readouterr().out
@@ -491,7 +328,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["nothing"], "'nothing' is none of"),
         (["session"], "session needs a model"),
         (["jax:fast"], "jax has no variant 'fast'"),
-        ([f"{__file__}:Sample"], "no class 'Sample' derived from"),
+        ([f"{engines}:Sample"], "no class 'Sample' derived from"),
         (["missing.py:Ring"], "missing.py is not a file"),
         ([engine, "--replay", "missing.json"], "missing.json"),
     ]:
@@ -501,23 +338,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 PYTEST = """
 import sys
-{load}
 
 def test_before_the_fixture_is_used():
     assert "kvscatter" not in sys.modules and "hypothesis.stateful" not in sys.modules
 
 def test_right(histories):
-    from test_histories import Ring
+    from ring_engine import Ring
     assert histories.check(Ring, histories=20).passed
 
 def test_wrong(histories):
-    from test_histories import SharesForkedRows
+    from ring_engine import SharesForkedRows
     histories.check(SharesForkedRows, histories=500)
 """
 
 
 def test_the_pytest_plugin(tmp_path: Path) -> None:
-    (tmp_path / "test_engine.py").write_text(PYTEST.format(load=""))
+    (tmp_path / "test_engine.py").write_text(PYTEST)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     words = [
         "-m",
@@ -533,7 +369,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
     )
     assert "2 passed" in ran.stdout and "1 failed" in ran.stdout, ran.stdout
     assert "The shortest history that fails" in ran.stdout
-    assert [path.name for path in sorted((tmp_path / "base").glob("test_wrong*/*"))] == [
+    assert [path.name for path in sorted((tmp_path / "base").glob("test_wrong0/*"))] == [
         "failure.html",
         "failure.json",
     ]
@@ -555,15 +391,10 @@ def test_the_engine_of_the_page(tmp_path: Path) -> None:
         return made
 
     report = found(module(code, "ring").Ring)
-    story = str(report).split("\n\n")[1]
+    # The last digits of the difference depend on the machine.
+    story = str(report).split("\n\n")[1].rpartition(" differ by ")[0]
     assert story in page
-    old = code[code.index("    def truncate") : code.index("    def remove")]
-    right = code.replace(old, mended + "\n").replace("import Engine", "import Engine, Refused")
-    right = right.replace(
-        "np.zeros((SLOTS, WIDTH)), 0\n", "np.zeros((SLOTS, WIDTH)), 0\n        self.furthest = 0\n"
-    )
-    grown = "        self.length += 1\n"
-    right = right.replace(grown, grown + "        self.furthest = max(self.furthest, self.length)\n")
+    right = code.replace(code[code.index("    def truncate") : code.index("    def remove")], mended + "\n")
     passed = check(module(right, "right_ring").Ring, minutes=5, histories=300)
     assert passed.passed and passed.refused["truncate"], str(passed)
 

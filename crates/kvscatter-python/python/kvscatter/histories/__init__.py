@@ -6,9 +6,9 @@ saved samples. A history that fails is shortened as far as possible. The extra `
 """
 
 from kvscatter.histories._check import check
-from kvscatter.histories._engine import Engine, Refused
+from kvscatter.histories._engine import Engine, EngineError, Refused
 from kvscatter.histories._history import History
-from kvscatter.histories._judge import EngineError, Failed
+from kvscatter.histories._judge import Failed
 from kvscatter.histories._process import ProcessEngine
 from kvscatter.histories._replay import replay
 from kvscatter.histories._report import Report

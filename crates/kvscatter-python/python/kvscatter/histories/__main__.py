@@ -6,16 +6,19 @@ import argparse
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import shlex
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from kvscatter.histories import Engine, EngineError, ProcessEngine, Report, adapters, check, replay
-from kvscatter.histories._history import OPERATIONS
+from kvscatter.histories._check import CHOICES
 
 
 class _Usage(Exception):
@@ -23,33 +26,53 @@ class _Usage(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns 0 if no history failed, 1 if one did, and 2 for a wrong argument."""
+    """Runs the command. Returns 0 if no history failed, 1 if one did, and 2 if none could run."""
     options = _parser().parse_args(arguments)
-    if options.list:
-        print("\n".join(_list()))
-        return 0
     try:
-        if options.adapter is None:
-            raise _Usage("ADAPTER is missing; --list shows those of this package")
-        make, making = _adapter(options.adapter)
-        if options.replay:
-            report = replay(make, options.replay)
-        else:
-            report = check(
-                make,
-                minutes=options.minutes,
-                seed=options.seed,
-                without=options.without,
-                progress=_Progress(options.minutes * 60),
-            )
+        if options.list:
+            print("\n".join(_list()))
+            return 0
+        report, making = _run(options)
+        _write(report, making, options)
+        print(report)
+        if report.failed is not None and not options.json:
+            print("\n--json FILE keeps the history, which --replay FILE runs again.")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Such as `| head`. Python would fail again when it closes the output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except KeyboardInterrupt:
+        _clear_line()
+        print("interrupted before a history failed", file=sys.stderr)
+        return 130
     except (_Usage, EngineError, ImportError, OSError, ValueError) as error:
+        _clear_line()
         print(f"error: {error}", file=sys.stderr)
         return 2
-    finally:
+    except Exception:
         _clear_line()
-    print(report)
-    _write(report, making, options)
-    return 0 if report.passed else 1
+        traceback.print_exc()
+        return 2
+    return 0 if report.passed else 1 if report.failed else 2
+
+
+def _run(options: argparse.Namespace) -> tuple[Report, str]:
+    """Searches or replays. Also returns the expression that makes the engine in a script."""
+    if options.adapter is None:
+        raise _Usage("ADAPTER is missing; --list shows those of this package")
+    for path in filter(None, (options.json, options.html, options.script)):
+        if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
+            raise _Usage(f"{path} cannot be written: it is a folder, or its folder does not exist")
+    make, making = _adapter(options.adapter)
+    if options.replay:
+        return replay(make, options.replay), making
+    progress = _Progress(options.minutes * 60)
+    report = check(
+        make, minutes=options.minutes, seed=options.seed, without=options.without, progress=progress
+    )
+    _clear_line()
+    return report, making
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,14 +100,13 @@ def _parser() -> argparse.ArgumentParser:
         "--minutes", type=_minutes, default=1.0, metavar="N", help="time of the search [default: 1]"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="make other histories [default: 0]")
-    names = [name for name in OPERATIONS if name not in ("start", "feed")]
     parser.add_argument(
         "--without",
         action="append",
         default=[],
-        choices=names,
+        choices=CHOICES,
         metavar="OPERATION",
-        help=f"leave out an operation, such as one whose fault is known: {', '.join(names)}",
+        help=f"leave out an operation, such as one whose fault is known: {', '.join(CHOICES)}",
     )
     parser.add_argument(
         "--replay", metavar="FILE", help="run the history of a JSON file instead of searching"
@@ -100,9 +122,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _minutes(text: str) -> float:
-    minutes = float(text)
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
     if not 0 < minutes <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 10000")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and up to 10000")
     return minutes
 
 
@@ -127,9 +152,11 @@ def _adapter(text: str) -> tuple[Callable[[], Engine], str]:
         if not command:
             raise _Usage("process needs a command: process:'PROGRAM ARGUMENTS'")
         return lambda: ProcessEngine(command), f"ProcessEngine({command!r})"
+    if text.endswith(".py"):
+        name, rest = text, ""
     if name.endswith(".py"):
         made = _class_of(_load(Path(name)), rest, name)
-        return made, f"{made.__name__}()"
+        return _without_arguments(made), f"{made.__name__}()"
     if name in {module.name for module in pkgutil.iter_modules(adapters.__path__)}:
         made = _only_class(f"{adapters.__name__}.{name}")
         variants = getattr(made, "variants", ())
@@ -145,28 +172,53 @@ def _adapter(text: str) -> tuple[Callable[[], Engine], str]:
         known = ", ".join(module.name for module in pkgutil.iter_modules(adapters.__path__))
         raise _Usage(f"{text!r} is none of {known}, process, FILE.py:CLASS and MODULE:CLASS")
     made = _class_of(importlib.import_module(name), rest, name)
-    return made, f"{made.__name__}()"
+    return _without_arguments(made), f"{made.__name__}()"
 
 
-def _load(path: Path) -> object:
+def _without_arguments(made: type[Engine]) -> Callable[[], Engine]:
+    needed = [
+        each.name
+        for each in inspect.signature(made).parameters.values()
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if needed:
+        raise _Usage(f"{made.__name__} needs arguments ({', '.join(needed)}); derive a class that needs none")
+    return made
+
+
+def _load(path: Path) -> ModuleType:
     """Imports a file as a module."""
     if not path.is_file():
         raise _Usage(f"{path} is not a file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Another module can have the name of the file.
+    name = f"_histories_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.absolute().parent))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise _Usage(f"{error.filename}:{error.lineno}: {error.msg}") from error
     return module
 
 
-def _class_of(module: object, name: str, place: str) -> type[Engine]:
-    made = getattr(module, name, None)
+def _class_of(module: ModuleType, name: str, place: str) -> type[Engine]:
+    """Returns the adapter of this name, or the only one of a file."""
+    every = {each.__name__: each for each in vars(module).values() if _is_adapter(each, module)}
+    if not name and len(every) == 1:
+        (name,) = every
+    made = vars(module).get(name)
     if not (isinstance(made, type) and issubclass(made, Engine)):
-        raise _Usage(f"{place} has no class {name!r} derived from kvscatter.histories.Engine")
+        known = f"it has {', '.join(every)}" if every else "it has none"
+        raise _Usage(f"{place} has no class {name!r} derived from kvscatter.histories.Engine; {known}")
     return made
+
+
+def _is_adapter(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, Engine) and value.__module__ == module.__name__
 
 
 def _only_class(module: str) -> Any:

@@ -7,6 +7,10 @@ class Refused(Exception):
     """An engine refuses an operation. Its cache must be as it was before."""
 
 
+class EngineError(Exception):
+    """An adapter describes no engine, or one that no history can test."""
+
+
 class Engine:
     """Describes one engine with a KV cache to :func:`kvscatter.histories.check`.
 
@@ -21,14 +25,16 @@ class Engine:
                              An engine with `paddings` gets ``feed(rows, padding)``.
     ``truncate(lengths)``    Takes samples back. ``lengths`` has the length of each sample. If `ragged`, one of them
                              is shorter than before, and otherwise all are.
-    ``begin()``              Sets a point in each sample, before tokens that may be dropped. Optional.
+    ``begin()``              Sets a point in each sample, before tokens that may be dropped. It replaces an earlier
+                             point. Optional.
     ``accept(counts)``       Keeps the first ``counts[i]`` of the tokens that were fed to sample i since
-                             ``begin``, and drops the others.
+                             ``begin``, and drops the others. All samples have a point then: a truncation below
+                             it, and every copy, loaded or added sample, has none.
     ``add()``                Appends an empty sample.
     ``fork(sample)``         Appends a copy of a sample.
     ``remove(sample)``       Removes a sample. Later samples move up.
     ``reorder(parents)``     Sample i becomes a copy of sample ``parents[i]``, as in a beam search.
-    ``save(sample, path)``   Writes a sample to a file.
+    ``save(sample, path)``   Writes a sample to a file. The path has no suffix.
     ``load(sample, path)``   Replaces a sample by a saved one.
     ``set_adapter(name)``    Makes later logits those of another adapter, such as a LoRA.
     ``poison()``             Writes NaN into every slot that no query may see again.
@@ -50,12 +56,13 @@ class Engine:
     windows: tuple[int, ...] = ()
     """The sliding windows of the layers: a token sees itself and the W - 1 tokens before it."""
     capacity: int | None = None
-    """The most tokens of a sample, or None if the cache grows or is a ring. More must be refused."""
+    """The most tokens of a sample, or None if the cache grows or is a ring. A step that would exceed it must be
+    refused, and every other step must be accepted."""
     edges: tuple[int, ...] = ()
     """Other lengths where something changes, such as the slots of a ring or the size of a page."""
     longest: int | None = None
-    """The most tokens of a sample in a history. The default is a little more than the capacity, or than three times the
-    largest window or edge."""
+    """The most tokens of a sample in a history. The default is the capacity up to 512, or a little more than three
+    times the largest window or edge."""
     max_feed: int | None = None
     """The most tokens of a sample in one ``feed``, or None if every number is possible."""
     batch: int = 1

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Final, get_args
 
 FORMAT: Final = 1
 """The version of the files. They have it under `kvscatter_history`."""
-SAMPLES: Final = 4096
-"""The most samples of a history, whose memory does not depend on what a file claims."""
+SAMPLES: Final = 64
+STEPS: Final = 1000
+"""The most samples and operations of a file, so that a hostile one takes little time and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +209,10 @@ class Texts:
                     sample.tokens = sample.tokens[: (sample.begun or 0) + count]
                     sample.begun = None
             case Add():
+                self._check_room()
                 samples.append(Sample())
             case Fork(index):
+                self._check_room()
                 samples.append(Sample(self._sample("fork", index).tokens))
             case Remove(index):
                 self._sample("remove", index)
@@ -233,17 +236,20 @@ class Texts:
         samples = [Sample(sample.tokens, sample.begun) for sample in self.samples]
         return Texts(samples, dict(self.files), self.adapter)
 
+    def _check_room(self) -> None:
+        _check(len(self.samples) < SAMPLES, f"at most {SAMPLES} samples")
+
     def _sample(self, operation: str, index: int) -> Sample:
         _check(
             0 <= index < len(self.samples),
-            f"{operation}: sample {index} of {_count(len(self.samples), 'sample')}",
+            f"{operation}: sample {index} of {counted(len(self.samples), 'sample')}",
         )
         return self.samples[index]
 
     def _one_for_each(self, operation: str, values: Sequence[object]) -> None:
         _check(
             len(values) == len(self.samples),
-            f"{operation}: {_count(len(values), 'value')} for {_count(len(self.samples), 'sample')}",
+            f"{operation}: {counted(len(values), 'value')} for {counted(len(self.samples), 'sample')}",
         )
 
 
@@ -254,7 +260,11 @@ class History:
     operations: tuple[Operation, ...]
 
     def __len__(self) -> int:
+        """Returns the number of operations after the first one."""
         return len(self.operations) - 1
+
+    def __bool__(self) -> bool:
+        return True
 
     def texts(self) -> Iterable[tuple[Operation, Texts]]:
         """Returns each operation with the texts after it.
@@ -274,9 +284,12 @@ class History:
 
     def save(self, path: str | Path) -> None:
         """Writes a file that :meth:`load` reads."""
+        Path(path).write_text(self.text())
+
+    def text(self) -> str:
+        """Returns the text of such a file, with an operation in each line."""
         steps = [json.dumps(step) for step in self.document()["operations"]]
-        text = f'{{"kvscatter_history": {FORMAT}, "operations": [\n  ' + ",\n  ".join(steps) + "\n]}\n"
-        Path(path).write_text(text)
+        return f'{{"kvscatter_history": {FORMAT}, "operations": [\n  ' + ",\n  ".join(steps) + "\n]}\n"
 
     @classmethod
     def load(cls, path: str | Path) -> History:
@@ -285,8 +298,10 @@ class History:
         Raises:
             ValueError: The file is not a history, or an operation is impossible.
         """
-        document = json.loads(Path(path).read_text())
-        return cls.from_document(document)
+        try:
+            return cls.from_document(json.loads(Path(path).read_text()))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {error}") from error
 
     @classmethod
     def from_document(cls, document: object) -> History:
@@ -300,6 +315,8 @@ class History:
         steps = document.get("operations")
         if not isinstance(steps, list) or not steps:
             raise ValueError("no history: operations must be a list that is not empty")
+        if len(steps) > STEPS:
+            raise ValueError(f"{len(steps)} operations, of which at most {STEPS} are possible")
         history = cls(tuple(_operation(step) for step in steps))
         if not isinstance(history.operations[0], Start):
             raise ValueError("the first operation must be start")
@@ -322,14 +339,16 @@ def story(operation: Operation) -> str:
         case Refusal(refused):
             return f"{story(refused)}: refused"
         case Start(samples):
-            return f"start with {_count(samples, 'empty sample')}"
+            return f"start with {counted(samples, 'empty sample')}"
         case Feed(rows, padding):
             fed = [(sample, len(row)) for sample, row in enumerate(rows) if row]
-            parts = [f"{_count(count, 'token')} to sample {sample}" for sample, count in fed]
+            parts = [f"{counted(count, 'token')} to sample {sample}" for sample, count in fed]
             is_padded = padding is not None and len({len(row) for row in rows}) > 1
-            return f"feed {_list(parts)}" + (f", padded on the {padding}" if is_padded else "")
+            return f"feed {_list(parts)}" + (f", padded on the {_word(padding)}" if is_padded else "")
         case Truncate(lengths):
-            parts = [f"sample {sample} to {_count(length, 'token')}" for sample, length in enumerate(lengths)]
+            parts = [
+                f"sample {sample} to {counted(length, 'token')}" for sample, length in enumerate(lengths)
+            ]
             return f"truncate {_list(parts)}"
         case Begin():
             return "begin a draft"
@@ -349,16 +368,22 @@ def story(operation: Operation) -> str:
         case Load(sample, file):
             return f"load sample {sample} from file {file}"
         case SetAdapter(adapter):
-            return f"set adapter {adapter}"
+            return f"set adapter {_word(adapter)}"
         case Poison():
             return "write NaN into all hidden slots"
+
+
+def _word(name: str | None) -> str:
+    """Returns a name without characters that control a terminal."""
+    return ascii(name)[1:-1]
 
 
 def _operation(step: object) -> Operation:
     """Reads one operation, such as `{"truncate": {"lengths": [3]}}`."""
     if isinstance(step, dict) and step.get("refused") is True:
         refused = _operation({name: values for name, values in step.items() if name != "refused"})
-        assert not isinstance(refused, Refusal)
+        if isinstance(refused, Refusal | Start):
+            raise ValueError(f"{refused.name} cannot be refused")
         return Refusal(refused)
     if not isinstance(step, dict) or len(step) != 1:
         raise ValueError(f"{json.dumps(step)[:80]} is not an operation")
@@ -416,8 +441,11 @@ def _check(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun, such as "1 token" or "2 histories"."""
+    if count != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun}"
 
 
 def _list(parts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Makes histories with Hypothesis. They lean on the edges of a cache: windows, the capacity, and the numbers beside."""
+"""Makes histories with Hypothesis. They prefer lengths next to a window, the capacity or another edge of a cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kvscatter.histories._history import (
 T = TypeVar("T")
 
 
-class Life(RuleBasedStateMachine):
+class Operations(RuleBasedStateMachine):
     """One history. The subclass that :func:`machine` makes has the facts and starts a judge."""
 
     facts: Facts
@@ -40,6 +40,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.judge = type(self).begin_history()
         self._fed = 0
+        self._repeats = False
 
     def teardown(self) -> None:
         """Removes the files of the history."""
@@ -56,10 +57,15 @@ class Life(RuleBasedStateMachine):
     def _apply(self, operation: Operation) -> None:
         self.judge.apply(operation)
 
-    def _row(self, count: int) -> tuple[int, ...]:
-        row = tuple(self.facts.token(self._fed + number) for number in range(count))
-        self._fed += count
-        return row
+    def _row(self, data: st.DataObject, sample: Sample, count: int) -> tuple[int, ...]:
+        """Returns new tokens, or in some histories one of two texts, which samples share and which return after a
+        rewind. Caches that look for known prefixes need these."""
+        if self._repeats:
+            first = len(sample.tokens) + 1000 * data.draw(st.integers(0, 1))
+        else:
+            first = self._fed
+            self._fed += count
+        return tuple(self.facts.token(first + number) for number in range(count))
 
     def _room(self, sample: Sample) -> int:
         """Returns the most tokens that the sample may be fed."""
@@ -83,14 +89,19 @@ class Life(RuleBasedStateMachine):
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
         self._apply(Start(data.draw(st.integers(1, self.facts.engine.batch))))
+        self._repeats = data.draw(st.integers(0, 3)) == 3
 
     def _has_room(self) -> bool:
         return min(self._room(sample) for sample in self._samples) > 0
 
     def _feed_all(self, data: st.DataObject) -> None:
         room = min(self._room(sample) for sample in self._samples)
-        count = self._count(data, self._samples[0], room)
-        self._apply(Feed(tuple(self._row(count) for _ in self._samples), self._padding(data)))
+        self._feed_count(data, self._count(data, self._samples[0], room))
+
+    def _feed_count(self, data: st.DataObject, count: int) -> None:
+        """Feeds each sample this number of tokens."""
+        rows = tuple(self._row(data, sample, count) for sample in self._samples)
+        self._apply(Feed(rows, self._padding(data)))
 
     @precondition(lambda self: self._has_room())
     @rule(data=st.data())
@@ -98,9 +109,9 @@ class Life(RuleBasedStateMachine):
         self._feed_all(data)
 
     @precondition(lambda self: self._has_room())
-    @rule()
-    def feed_one_token(self) -> None:
-        self._apply(Feed(tuple(self._row(1) for _ in self._samples)))
+    @rule(data=st.data())
+    def feed_one_token(self, data: st.DataObject) -> None:
+        self._feed_count(data, 1)
 
     @precondition(lambda self: not self._has_room())
     @rule()
@@ -110,9 +121,10 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self._most_missing() is not None)
     @rule(data=st.data())
     def feed_too_much(self, data: st.DataObject) -> None:
+        # Once is enough for most histories, and a refused step shows nothing else.
         count = (self._most_missing() or 0) + data.draw(st.integers(1, 2))
-        if count <= (self.facts.engine.max_feed or count):
-            self._apply(Feed(tuple(self._row(count) for _ in self._samples), self._padding(data)))
+        if data.draw(st.integers(0, 3)) == 0 and count <= (self.facts.engine.max_feed or count):
+            self._feed_count(data, count)
 
     def _most_missing(self) -> int | None:
         """Returns how many tokens the longest sample has room for, if the cache has a capacity."""
@@ -121,14 +133,20 @@ class Life(RuleBasedStateMachine):
             return None
         return capacity - max(len(sample.tokens) for sample in self._samples)
 
-    @precondition(lambda self: self.facts.engine.ragged and len(self._samples) > 1)
+    @precondition(lambda self: self._is_ragged())
     @rule(data=st.data())
     def feed_each(self, data: st.DataObject) -> None:
+        self._feed_each(data)
+
+    def _is_ragged(self) -> bool:
+        return self.facts.engine.ragged and len(self._samples) > 1
+
+    def _feed_each(self, data: st.DataObject) -> None:
         rows = []
         for sample in self._samples:
             room = self._room(sample)
             is_fed = room > 0 and data.draw(st.booleans())
-            rows.append(self._row(self._count(data, sample, room)) if is_fed else ())
+            rows.append(self._row(data, sample, self._count(data, sample, room)) if is_fed else ())
         if any(rows):
             self._apply(Feed(tuple(rows), self._padding(data)))
 
@@ -144,7 +162,9 @@ class Life(RuleBasedStateMachine):
         for _ in range(data.draw(st.integers(1, 3))):
             if self._has_tokens():
                 self._truncate(data)
-            if self._has_room():
+            if self._is_ragged() and data.draw(st.booleans()):
+                self._feed_each(data)
+            elif self._has_room():
                 self._feed_all(data)
 
     def _has_tokens(self) -> bool:
@@ -257,6 +277,6 @@ class Life(RuleBasedStateMachine):
         self._apply(Poison())
 
 
-def machine(facts: Facts, begin_history: Callable[[], Any]) -> type[Life]:
+def machine(facts: Facts, begin_history: Callable[[], Any]) -> type[Operations]:
     """Returns the state machine of an engine. ``begin_history`` returns a judge for each history."""
-    return type("Life", (Life,), {"facts": facts, "begin_history": staticmethod(begin_history)})
+    return type("Histories", (Operations,), {"facts": facts, "begin_history": staticmethod(begin_history)})

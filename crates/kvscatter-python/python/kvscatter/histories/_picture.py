@@ -38,13 +38,16 @@ def steps(history: History, engine: Engine) -> Iterator[Step]:
 
 
 def slots(engine: Engine, longest: int) -> int:
-    """Returns the number of slots to draw: those of a linear cache, else those of the smallest ring."""
-    return engine.capacity or min(engine.edges or engine.windows, default=0) or max(longest, 1)
+    """Returns the number of slots to draw: those of the smallest ring that has a window, or of a linear cache."""
+    if engine.windows:
+        window = max(engine.windows)
+        return min((edge for edge in engine.edges if edge >= window), default=window)
+    return engine.capacity or max(longest, 1)
 
 
 def _plan(feed: Feed, before: Texts, engine: Engine, longest: int) -> Plan | None:
     capacity = slots(engine, longest)
-    is_ring = engine.capacity is None and bool(engine.windows)
+    is_ring = bool(engine.windows)
     starts, counts = [], []
     for sample, row in zip(before.samples, feed.rows, strict=True):
         # A ring keeps the last tokens of a row that is longer than it.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from kvscatter.histories._engine import Engine, Refused
+from kvscatter.histories._engine import Engine, EngineError, Refused
+
+SECONDS: Final = 60
+"""The time for an answer."""
 
 
 class ProcessEngine(Engine):
@@ -31,8 +35,8 @@ class ProcessEngine(Engine):
         printed = self._launch()
         self.lacks = tuple(_OPERATIONS.keys() - set(printed.pop("operations")))
         for name, value in {**printed, **facts}.items():
-            if name not in Engine.__annotations__:
-                raise ValueError(f"{command[0]}: {name!r} is not a fact of an engine")
+            if name not in Engine.__annotations__ or name in ("lacks", "refusals", "tokens"):
+                raise EngineError(f"{command[0]}: {name!r} is not a fact of an engine")
             setattr(self, name, tuple(value) if isinstance(value, list) else value)
 
     def close(self) -> None:
@@ -46,21 +50,38 @@ class ProcessEngine(Engine):
         self.close()
 
     def _launch(self) -> dict[str, Any]:
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-        return self._answer()
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
+            facts = self._answer()
+            if not isinstance(facts.get("operations"), list):
+                raise RuntimeError("its first line has no list of operations")
+        except (OSError, RuntimeError) as error:
+            raise EngineError(f"{self._command[0]}: {error}") from error
+        return facts
 
     def _answer(self) -> dict[str, Any]:
+        """Returns the next line of the process. After every other line, it is not usable any more."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
+        if not select.select([process.stdout], [], [], SECONDS)[0]:
+            self.close()
+            raise RuntimeError(f"{self._command[0]} did not answer in {SECONDS} s")
         line = process.stdout.readline()
         if not line:
-            status = process.wait()
             self._process = None
-            raise RuntimeError(f"{self._command[0]} has ended with status {status}")
-        answer: dict[str, Any] = json.loads(line)
+            raise RuntimeError(f"{self._command[0]} has ended with status {process.wait()}")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            self.close()
+            raise RuntimeError(
+                f"{self._command[0]} must answer with a line of JSON, not {line.strip()[:80]!r}"
+            )
         if "refused" in answer:
             raise Refused(answer["refused"])
         if "error" in answer:
@@ -72,8 +93,12 @@ class ProcessEngine(Engine):
             self._launch()
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({operation: arguments}) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps({operation: arguments}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # The status of a process that has ended is in its answer.
+            pass
         return self._answer()
 
     def start(self, samples: int) -> None:
@@ -83,7 +108,11 @@ class ProcessEngine(Engine):
     def feed(self, rows: list[list[int]], padding: str | None = None) -> list[Any]:
         """Runs the model."""
         side = {} if padding is None else {"padding": padding}
-        logits = self._call("feed", rows=rows, **side)["logits"]
+        answer = self._call("feed", rows=rows, **side)
+        if "logits" not in answer:
+            self.close()
+            raise RuntimeError(f"{self._command[0]} must answer feed with logits, not {list(answer)}")
+        logits = answer["logits"]
         return [np.array(sample, dtype=np.float32) for sample in logits]
 
 

@@ -43,6 +43,7 @@ class Histories:
         return self._passed(replay(make, history))
 
     def _passed(self, report: Report) -> Report:
+        __tracebackhide__ = True
         if report.passed:
             return report
         files = {"failure.json": report.json(), "failure.html": report.html()}

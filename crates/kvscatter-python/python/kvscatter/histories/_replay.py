@@ -22,7 +22,8 @@ def replay(make: Callable[[], Engine], history: History | str | Path) -> Report:
 
     Raises:
         ValueError: The file has no history.
-        EngineError: The engine has no method for an operation.
+        EngineError: The history is not one of this engine, or becomes impossible because the engine refuses another
+            operation than it did before.
     """
     if not isinstance(history, History):
         history = History.load(history)
@@ -30,4 +31,15 @@ def replay(make: Callable[[], Engine], history: History | str | Path) -> Report:
     engine, other = make(), make()
     judge = Judge(engine, Reference(other))
     failed = _judge.run(judge, history)
-    return Report.of(engine, 1, judge.done, judge.refused, time.monotonic() - begun, 0, failed, True)
+    return Report(
+        engine=engine.name or type(engine).__name__,
+        histories=1,
+        done=dict(judge.done),
+        refused=dict(judge.refused),
+        longest=judge.longest,
+        seconds=time.monotonic() - begun,
+        seed=None,
+        failed=failed,
+        is_repeatable=True,
+        adapter=engine,
+    )

@@ -5,20 +5,19 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from kvscatter._plan import figure
 from kvscatter.histories._engine import Engine
-from kvscatter.histories._history import History
+from kvscatter.histories._history import History, counted
 from kvscatter.histories._judge import Failed
 from kvscatter.histories._picture import Step, steps
 from kvscatter.histories._script import script
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
     """The result of a search or of a replay. ``str`` returns the text, and a notebook shows the HTML.
 
@@ -28,36 +27,25 @@ class Report:
         done: How often each operation was done.
         refused: How often each operation was refused.
         seconds: The time for everything.
-        seed: The seed of the histories.
+        longest: The most tokens of a sample.
+        seed: The seed of the histories, or None for a replay.
         failed: The shortest history that fails and how, or None.
-        is_repeatable: Whether that history failed again when it was repeated.
+        is_repeatable: Whether that history failed again on new engines.
+        adapter: The engine, for its facts.
+        never_run: The operations that the engine has and that never ran.
     """
 
     engine: str
     histories: int
     done: dict[str, int]
     refused: dict[str, int]
+    longest: int
     seconds: float
-    seed: int
+    seed: int | None
     failed: Failed | None
     is_repeatable: bool
-    _adapter: Engine
-
-    @classmethod
-    def of(
-        cls,
-        engine: Engine,
-        histories: int,
-        done: Counter[str],
-        refused: Counter[str],
-        seconds: float,
-        seed: int,
-        failed: Failed | None,
-        is_repeatable: bool,
-    ) -> Report:
-        """Returns the report on an engine."""
-        name = engine.name or type(engine).__name__
-        return cls(name, histories, dict(done), dict(refused), seconds, seed, failed, is_repeatable, engine)
+    adapter: Engine
+    never_run: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -85,7 +73,7 @@ class Report:
         """
         if self.failed is None:
             raise ValueError("no history failed, so there is no script")
-        return script(self.failed, self._adapter, making)
+        return script(self.failed, self.adapter, making)
 
     def document(self) -> dict[str, Any]:
         """Returns the report as values for JSON. A failure can be replayed from them."""
@@ -95,6 +83,8 @@ class Report:
             "histories": self.histories,
             "done": self.done,
             "refused": self.refused,
+            "never_run": list(self.never_run),
+            "longest": self.longest,
             "seconds": round(self.seconds, 3),
             "seed": self.seed,
         }
@@ -105,8 +95,8 @@ class Report:
                 "is_repeatable": self.is_repeatable,
                 "sample": self.failed.sample,
                 "position": self.failed.position,
-                # JSON has no NaN.
-                "difference": None if difference is None or math.isnan(difference) else difference,
+                # JSON has no NaN and no infinity.
+                "difference": None if difference is None or not math.isfinite(difference) else difference,
                 "story": [step.story for step in self._steps()],
                 **self.failed.history.document(),
             }
@@ -120,15 +110,19 @@ class Report:
         """Returns the report as a page without outside references."""
         parts = [f"<p>{html.escape(line)}</p>" for line in self._summary()]
         if self.failed is not None:
-            parts.append("<ol>")
+            parts.append('<ol start="0">')
             for step in self._steps():
                 picture = (
                     figure(step.plan.svg(), step.story) if step.plan else f"<p>{html.escape(step.story)}</p>"
                 )
                 parts.append(f"<li>{picture}<p>{html.escape(_lengths(step))}</p></li>")
             parts.append(f"</ol><p><strong>{html.escape(self.failed.message)}</strong></p>")
+            parts.append(
+                f"<p>The history, for --replay:</p><pre>{html.escape(self.failed.history.text())}</pre>"
+            )
         title = html.escape(f"Histories of {self.engine}")
-        style = "body{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+        style = ":root{color-scheme:light dark}pre{overflow:auto}"
+        style += "body{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
         return (
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
             f"<h1>{title}</h1>{''.join(parts)}</html>\n"
@@ -148,10 +142,7 @@ class Report:
 
     def _summary(self) -> list[str]:
         verdict = "passed" if self.passed else "FAILED" if self.failed else "no history ran"
-        lines = [
-            f"{self.engine}: {verdict}",
-            f"{self.histories:,} histories in {self.seconds:.0f} s, seed {self.seed}",
-        ]
+        seed = "" if self.seed is None else f", seed {self.seed}"
         counts = [
             f"{name} {count:,}" + (f" (and {self.refused[name]:,} refused)" if self.refused.get(name) else "")
             for name, count in sorted(self.done.items(), key=lambda item: -item[1])
@@ -161,21 +152,42 @@ class Report:
             for name, count in self.refused.items()
             if name not in self.done
         ]
-        return [*lines, ", ".join(counts)]
+        lines = [
+            f"{self.engine}: {verdict}",
+            f"{counted(self.histories, 'history')} in {self.seconds:.0f} s{seed}",
+            ", ".join(counts),
+            self._facts(),
+        ]
+        return [*lines, f"never ran: {', '.join(self.never_run)}"] if self.never_run else lines
+
+    def _facts(self) -> str:
+        """Returns what limited the histories, so that a fact that was forgotten is seen."""
+        engine = self.adapter
+        facts = [
+            f"windows {', '.join(map(str, engine.windows)) or 'none'}",
+            f"edges {', '.join(map(str, engine.edges)) or 'none'}",
+            f"capacity {engine.capacity or 'none'}",
+            f"batch {engine.batch}{', ragged' if engine.ragged else ''}",
+            f"the longest sample {counted(self.longest, 'token')}",
+        ]
+        return "; ".join(facts)
 
     def _steps(self) -> Iterator[Step]:
-        return steps(self.failed.history, self._adapter) if self.failed else iter(())
+        return steps(self.failed.history, self.adapter) if self.failed else iter(())
 
     def _story(self) -> list[str]:
         assert self.failed is not None
         every = list(self._steps())
-        lines = [f"The shortest history that fails, with {len(every) - 1} operations:"]
+        which = "The history" if self.seed is None else "The shortest history"
+        lines = [f"{which} that fails, with {counted(len(every) - 1, 'operation')}:"]
         width = max(len(step.story) for step in every)
         for number, step in enumerate(every):
             lines.append(f"  {number}. {step.story:<{width}}  {_lengths(step)}")
         lines.append(f"  => {self.failed.message}")
         if not self.is_repeatable:
-            lines.append("  It did not fail when it was repeated, so something outside the history decides.")
+            lines.append(
+                "  It did not fail on a new engine. Something of the earlier histories must have stayed."
+            )
         return lines
 
     def _pictures(self) -> list[str]:

@@ -8,12 +8,14 @@ and 5.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import (
     Accept,
+    Add,
     Feed,
     Fork,
     History,
@@ -156,8 +158,6 @@ def _simpler(step: Operation) -> Iterator[Operation]:
             for index, count in enumerate(counts):
                 for fewer in sorted({0, 1, count // 2, max(count - 1, 0)} if count else set()):
                     yield replace(step, rows=(*rows[:index], rows[index][:fewer], *rows[index + 1 :]))
-            if step.padding is not None:
-                yield replace(step, padding=None)
         case Truncate(lengths):
             yield Truncate(tuple(length + 1 for length in lengths))
             for index, length in enumerate(lengths):
@@ -203,9 +203,10 @@ def _adapted(steps: Sequence[Operation], facts: Facts, dropped: dict[Operation, 
 def _with_new_files(steps: Sequence[Operation]) -> Iterator[Operation]:
     """Numbers the files in the order in which they are saved."""
     numbers: dict[int, int] = {}
+    new = itertools.count()
     for step in steps:
         if isinstance(step, Save):
-            numbers[step.file] = len(numbers)
+            numbers[step.file] = next(new)
         yield replace(step, file=numbers[step.file]) if isinstance(step, Save | Load) else step
 
 
@@ -215,6 +216,11 @@ def _adapted_step(
     """Returns the operation in a form that is possible after these texts, or nothing."""
     lengths = [len(sample.tokens) for sample in texts.samples]
     count = len(lengths)
+    if isinstance(step, Refusal):
+        for possible in _adapted_step(step.operation, texts, facts, dropped):
+            assert not isinstance(possible, Refusal)
+            yield Refusal(possible)
+        return
     match step:
         case Feed(rows):
             row = max(rows[:count], key=len, default=())
@@ -245,6 +251,9 @@ def _adapted_step(
                 ]
                 kept = [min(most, *counts[index : index + 1] or [most]) for index, most in enumerate(drafted)]
                 yield Accept(tuple(kept if facts.engine.ragged else [min(kept)] * count))
+        case Add():
+            if count < facts.engine.batch and facts.engine.ragged:
+                yield step
         case Fork(sample):
             if count < facts.engine.batch:
                 yield Fork(min(sample, count - 1))

@@ -37,7 +37,8 @@ class Session(Engine):
         self._exported = OnnxRuntime(model)
         self.vocabulary = self._exported.vocabulary
         self.batch = batch
-        self.capacity = max_seq
+        # A model whose caches are all rings takes more.
+        self.capacity = max_seq if self._session.capacity == max_seq else None
         self.windows = tuple(ring.window for ring in conversion.rings if ring.window)
         self.edges = tuple(ring.capacity for ring in conversion.rings)
         self._samples: list[kvscatter.Sample] = []
