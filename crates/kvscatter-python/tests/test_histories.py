@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvscatter.histories import Engine, EngineError, History, ProcessEngine, Report, check, replay
+from kvscatter.histories import Engine, EngineError, History, ProcessEngine, Refused, Report, check, replay
 from kvscatter.histories.__main__ import main
 from kvscatter.histories._facts import Facts
 from kvscatter.histories._history import (
@@ -34,6 +35,7 @@ from kvscatter.histories._judge import Reference
 from ring_engine import (
     SLOTS,
     VOCABULARY,
+    WIDTH,
     WINDOW,
     ChangesBeforeRefusal,
     ForgetsRefusal,
@@ -428,3 +430,173 @@ def test_stories_name_samples_and_numbers() -> None:
         (Refusal(Fork(0)), "append a copy of sample 0: refused"),
     ]
     assert [story(operation) for operation, _ in operations] == [text for _, text in operations]
+
+
+class Full(Ring):
+    """Has a capacity, and no window."""
+
+    windows, edges, capacity = (), (), 100
+    refuses_at = 100
+
+    def window(self, sample: Sample) -> int:
+        return 1000
+
+    def slot(self, position: int) -> int:
+        return position
+
+    def start(self, samples: int) -> None:
+        super().start(samples)
+        for sample in self.samples:
+            sample.rows = np.zeros((2, 200, WIDTH))
+
+    def feed(self, rows: list[list[int]]) -> list[Any]:
+        if any(
+            len(sample.tokens) + len(row) > self.refuses_at
+            for sample, row in zip(self.samples, rows, strict=True)
+        ):
+            raise Refused("full")
+        return super().feed(rows)
+
+    lacks = ("add", "fork", "reorder", "save", "load", "poison", "truncate", "accept")
+
+
+@pytest.mark.parametrize(
+    ("refuses_at", "message"), [(90, "is refused although it has room for 100"), (150, "the capacity is 100")]
+)
+def test_capacities_are_filled(refuses_at: int, message: str) -> None:
+    report = found(type("Other", (Full,), {"refuses_at": refuses_at}))
+    assert report.failed is not None and message in report.failed.message, str(report)
+    assert check(Full, minutes=5, histories=30).longest == 100
+
+
+def test_an_engine_that_ends_the_program_fails() -> None:
+    class Exits(Ring):
+        def fork(self, sample: int) -> None:
+            sys.exit(0)
+
+    report = found(Exits)
+    assert (
+        report.failed is not None
+        and "fork raises SystemExit: 0 (test_histories.py, line" in report.failed.message
+    )
+
+
+def test_a_reference_that_fails_is_reported() -> None:
+    class Short(Ring):
+        def reference(self, tokens: list[int]) -> Any:
+            if len(tokens) > 9:
+                raise IndexError("too long")
+            right = Ring()
+            right.start(1)
+            return right.feed([tokens])[0]
+
+    report = found(Short)
+    assert (
+        report.failed is not None
+        and "but an empty cache fails on them: IndexError: too long" in report.failed.message
+    )
+    assert report.history is not None and len(report.history) == 1
+
+
+def test_a_shorter_history_fails_in_the_same_way_and_has_no_more_samples_than_the_batch() -> None:
+    class Two(Ring):
+        batch = 2
+
+        def add(self) -> None:
+            if len(self.samples) == 2:
+                raise KeyError("no free row")
+            super().add()
+
+        def remove(self, sample: int) -> None:
+            super().remove(sample)
+            self.samples[0].rows += 1
+
+    report = found(Two)
+    assert report.failed is not None and report.failed.kind == "logits", str(report)
+
+
+def test_a_fault_of_an_earlier_history_is_told_apart() -> None:
+    class Dirty(Ring):
+        moved = 0
+
+        def truncate(self, lengths: list[int]) -> None:
+            super().truncate(lengths)
+            self.moved = 1
+
+        def slot(self, position: int) -> int:
+            return (position + self.moved * (position > 3)) % SLOTS
+
+    report = check(Dirty, minutes=5, histories=500)
+    assert report.failed is not None
+    assert report.is_repeatable or "did not fail on a new engine" in str(report)
+
+
+def test_engines_must_be_separate() -> None:
+    engine = Ring()
+    with pytest.raises(EngineError, match="a new engine each time"):
+        check(lambda: engine, minutes=0.1)
+    with pytest.raises(TypeError, match="not an engine"):
+        check(engine, minutes=0.1)  # type: ignore[arg-type]
+
+
+def test_a_slow_engine_ends_in_time() -> None:
+    class Slow(Ring):
+        def feed(self, rows: list[list[int]]) -> list[Any]:
+            time.sleep(0.1)
+            return super().feed(rows)
+
+    begun = time.monotonic()
+    assert check(Slow, minutes=0.02).passed
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ({"windows": 10}, "Changed.windows must be a tuple of integers of at least 1, not 10"),
+        ({"capacity": -3}, "capacity must be None or an integer of at least 1, not -3"),
+        ({"refusals": ValueError}, "refusals must be a tuple of classes of exceptions"),
+        ({"feed": Engine.feed}, "Changed has no method feed"),
+    ],
+)
+def test_facts_of_other_types_are_refused(fact: dict[str, Any], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        check(type("Changed", (Ring,), fact), minutes=0.1)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        (History((Start(4),)), "4 samples, and batch is 3"),
+        (History((Start(1), Feed(((99,),)))), "token 99, and vocabulary is 48"),
+        (History((Start(1), Feed(((9,),), "left\nprint()"))), r"pads on the 'left\\nprint\(\)'"),
+    ],
+)
+def test_histories_of_other_engines_are_refused(history: History, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        replay(Ring, history)
+
+
+def test_known_prefixes_are_fed_again() -> None:
+    class Prefixes(Ring):
+        """Skips a first token that it has seen at the same place, without its rows."""
+
+        def start(self, samples: int) -> None:
+            super().start(samples)
+            self.known: set[int] = set()
+
+        def decode(self, sample: Sample, token: int) -> Any:
+            is_known = not sample.tokens and token in self.known
+            self.known |= {token} if not sample.tokens else set()
+            logits = super().decode(sample, token)
+            if is_known:
+                sample.rows[:, 0] = 0
+            return logits
+
+    class NewPrefixes(Prefixes):
+        def reference(self, tokens: list[int]) -> Any:
+            right = Ring()
+            right.start(1)
+            return right.feed([tokens])[0]
+
+    assert found(NewPrefixes).failed is not None

@@ -20,7 +20,8 @@ class Facts:
         _check_facts(engine)
         self.engine = engine
         self.can = {name for name in OPERATIONS if hasattr(engine, name)} - {*engine.lacks, *without}
-        """The operations that the engine has. `begin` is one of them, although `accept` is possible without it."""
+        if "accept" not in self.can:
+            self.can.discard("begin")
         self.tokens = engine.tokens or range(1, engine.vocabulary)
         lengths = {*engine.windows, *engine.edges} | ({engine.capacity} if engine.capacity else set())
         self.sizes = sorted({length + side for length in lengths for side in (-1, 0, 1)} - {0})
@@ -31,8 +32,8 @@ class Facts:
         kept = {
             edge - window + side for edge in engine.edges for window in engine.windows for side in (-1, 0, 1)
         }
-        self.rewinds = sorted({*self.sizes, *(length for length in kept if length > 0)})
-        """The numbers of tokens to go back, among them what a ring of this length can keep beside a window."""
+        self.kept = sorted(length for length in kept if length > 0)
+        """The numbers of tokens around those that a ring keeps beside a window, and so can go back."""
         of_rounds = 3 * max(engine.windows + engine.edges) + 2 if rounds else 64
         capacity = engine.capacity or math.inf
         self.longest = engine.longest or (int(capacity) if capacity <= FAR else of_rounds)

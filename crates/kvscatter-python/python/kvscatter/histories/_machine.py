@@ -174,10 +174,15 @@ class Operations(RuleBasedStateMachine):
         lengths = [len(sample.tokens) for sample in self._samples]
         chosen = self._one(data, (index for index, length in enumerate(lengths) if length))
         length = lengths[chosen]
-        edges = {edge for edge in self.facts.lengths if edge < length}
-        edges |= {length - dropped for dropped in self.facts.rewinds if dropped <= length}
-        few = st.integers(1, min(3, length)).map(lambda dropped: length - dropped)
-        to = data.draw(few | st.sampled_from(sorted(edges | {0})))
+        edges = {edge for edge in self.facts.lengths if edge < length} | {0}
+        edges |= {length - dropped for dropped in self.facts.sizes if dropped <= length}
+        kept = [length - dropped for dropped in self.facts.kept if dropped <= length]
+        ways = [
+            st.integers(1, min(3, length)).map(lambda dropped: length - dropped),
+            st.sampled_from(sorted(edges)),
+            *([st.sampled_from(kept)] if kept else []),
+        ]
+        to = data.draw(st.one_of(ways))
         if self.facts.engine.ragged:
             lengths[chosen] = to
         else:
