@@ -73,7 +73,8 @@ class Transformers(Engine):
             self.lacks = ("truncate", "accept")
             self.ragged, self.paddings = True, ("left", "right")
         elif not self.windows and variant != "dynamic":
-            self.lacks = ("fork", "remove")
+            is_old = variant == "recurrent" and transformers.__version__.startswith("4.")
+            self.lacks = ("fork", "remove", *(("truncate", "accept") if is_old else ()))
         transformers.logging.set_verbosity_error()
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
