@@ -600,3 +600,13 @@ def test_known_prefixes_are_fed_again() -> None:
             return right.feed([tokens])[0]
 
     assert found(NewPrefixes).failed is not None
+
+
+@pytest.mark.parametrize(
+    "patch", sorted((ROOT / "testdata" / "faults").glob("*.patch")), ids=lambda patch: patch.stem
+)
+def test_planted_faults_fit_the_sources(patch: Path) -> None:
+    """`cargo xtask histories` builds and finds them."""
+    described, model, *_ = patch.read_text().splitlines()
+    assert described.startswith("Fault: ") and model in ("Model: linear", "Model: ring", "Model: state")
+    subprocess.run(["git", "apply", "--check", patch], cwd=ROOT, check=True)

@@ -112,10 +112,8 @@ class Report:
         if self.failed is not None:
             parts.append('<ol start="0">')
             for step in self._steps():
-                picture = (
-                    figure(step.plan.svg(), step.story) if step.plan else f"<p>{html.escape(step.story)}</p>"
-                )
-                parts.append(f"<li>{picture}<p>{html.escape(_lengths(step))}</p></li>")
+                lengths = figure(step.plan.svg(), _lengths(step)) if step.plan else f"<p>{_lengths(step)}</p>"
+                parts.append(f"<li>{html.escape(step.story)}{lengths}</li>")
             parts.append(f"</ol><p><strong>{html.escape(self.failed.message)}</strong></p>")
             parts.append(
                 f"<p>The history, for --replay:</p><pre>{html.escape(self.failed.history.text())}</pre>"
