@@ -29,9 +29,9 @@ from kvscatter.histories._history import (
     Save,
     Start,
     Truncate,
-    story,
 )
 from kvscatter.histories._judge import Reference
+from kvscatter.histories._words import story
 from ring_engine import (
     SLOTS,
     VOCABULARY,

@@ -8,7 +8,8 @@ from typing import Literal
 
 from kvscatter._native import Plan, plan
 from kvscatter.histories._engine import Engine
-from kvscatter.histories._history import Feed, History, Texts, story
+from kvscatter.histories._history import Feed, History, Texts
+from kvscatter.histories._words import story
 
 
 @dataclass(frozen=True, slots=True)

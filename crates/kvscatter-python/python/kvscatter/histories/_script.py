@@ -22,9 +22,9 @@ from kvscatter.histories._history import (
     Save,
     SetAdapter,
     Start,
-    story,
 )
 from kvscatter.histories._judge import Failed
+from kvscatter.histories._words import story
 
 # An adapter imports its base class from a package that need not be installed.
 STUB = """
