@@ -5,8 +5,8 @@
 //! cargo run -p kvscatter-candle --example cache_histories -- plain|concat|rotating|scattered|kvscatter
 //! ```
 //!
-//! The model is a small decoder with random weights. Each variant uses its caches as their documentation and the models
-//! of candle-transformers do:
+//! The model is a small decoder with random weights. Each variant uses its caches as their documentation describes and
+//! the models of candle-transformers do:
 //!
 //! - `plain`: candle-nn's `KvCache`, with a causal mask as in Gemma 3;
 //! - `concat`: candle-nn's `ConcatKvCache`, with the same mask;
@@ -46,7 +46,7 @@ const SLOTS: usize = 8;
 const RING: ours::RingSize = ours::RingSize::for_window(SLOTS).chunk(4).rewind(3);
 const CPU: Device = Device::Cpu;
 
-/// The logits of each token of each sample.
+/// The logits after each token of each sample.
 type AllLogits = Vec<Vec<Vec<f32>>>;
 
 fn main() -> std::result::Result<(), Box<dyn Error>> {

@@ -461,7 +461,7 @@ class Full(Ring):
 
 
 @pytest.mark.parametrize(
-    ("refuses_at", "message"), [(90, "is refused although it has room for 100"), (150, "the capacity is 100")]
+    ("refuses_at", "message"), [(90, "is refused although the capacity is 100"), (150, "the capacity is 100")]
 )
 def test_capacities_are_filled(refuses_at: int, message: str) -> None:
     report = found(type("Other", (Full,), {"refuses_at": refuses_at}))
@@ -528,7 +528,7 @@ def test_a_fault_of_an_earlier_history_is_told_apart() -> None:
 
     report = check(Dirty, minutes=5, histories=500)
     assert report.failed is not None
-    assert report.is_repeatable or "did not fail on a new engine" in str(report)
+    assert report.is_repeatable or "did not fail again on new engines" in str(report)
 
 
 def test_engines_must_be_separate() -> None:

@@ -9,10 +9,9 @@
 //! A decoder whose caches grow is first converted, with `--capacity` slots and rings of the default sizes.
 //!
 //! The first line of the output contains facts about the session. Each line of the input is then a request in JSON,
-//! and has one line as its reply. A request names samples by their index in the order in which they were added. The
-//! reply is one of these:
+//! and has one line as its reply. A request names samples by their index in the batch. The reply is one of these:
 //!
-//! - `{"logits": …}`, with a list of tokens for each sample, and `null` for NaN and infinities;
+//! - `{"logits": …}`, with the logits after each new token of each sample, and `null` for NaN and infinities;
 //! - `{"done": null}`;
 //! - `{"refused": message}`, and the samples are then as they were before;
 //! - `{"error": message}`, if the request is malformed or the engine fails.
@@ -37,7 +36,7 @@ use serde_json::{Value, json};
 const BATCH: usize = 3;
 const CAPACITY: usize = 64;
 
-/// The logits of each token of each sample.
+/// The logits after each token of each sample.
 type AllLogits = Vec<Vec<Vec<f32>>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -161,7 +160,7 @@ impl History {
     }
 
     fn facts(&mut self, engine: &dyn Engine) -> Result<Value, SessionError> {
-        // The first step determines a vocabulary that the model does not declare.
+        // If the model does not declare its vocabulary, the first step determines it.
         self.run(Request::Start { samples: 1 }).and(self.run(Request::Feed { rows: vec![vec![0]] }))?;
         let interface = self.session.interface();
         let rings = |size: fn(RingSize) -> usize| interface.rings().map(size).collect::<BTreeSet<_>>();

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(report, making, options)
         print(report)
         if report.failed is not None and not options.json:
-            print("\n--json FILE keeps the history, which --replay FILE runs again.")
+            print("\n--json FILE writes the history, which --replay FILE runs again.")
         sys.stdout.flush()
     except BrokenPipeError:
         # Such as `| head`. Python would fail again when it closes the output.
@@ -78,8 +78,8 @@ def _run(options: argparse.Namespace) -> tuple[Report, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kvscatter.histories",
-        description="Runs random histories on the KV cache of an engine, until one gives other logits than computing "
-        "again, and prints the shortest history that does.",
+        description="Runs random histories on the KV cache of an engine until cached decoding gives other logits than "
+        "computing the text again. Prints the shortest history that fails.",
         epilog="examples:\n"
         "  python -m kvscatter.histories transformers:hybrid --minutes 1\n"
         "  python -m kvscatter.histories my_engine.py:MyEngine --script failure.py --html failure.html\n"
@@ -97,7 +97,11 @@ def _parser() -> argparse.ArgumentParser:
         "--list", action="store_true", help="list the adapters of this package and their variants"
     )
     parser.add_argument(
-        "--minutes", type=_minutes, default=1.0, metavar="N", help="time of the search [default: 1]"
+        "--minutes",
+        type=_minutes,
+        default=1.0,
+        metavar="N",
+        help="time of the search, to which shortening adds up to 70 s [default: 1]",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="make other histories [default: 0]")
     parser.add_argument(
@@ -111,12 +115,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--replay", metavar="FILE", help="run the history of a JSON file instead of searching"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON, which --replay reads")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the report as JSON; --replay reads a failure from it"
+    )
     parser.add_argument(
         "--html", metavar="FILE", help="write the report as a page with pictures of the cache"
     )
     parser.add_argument(
-        "--script", metavar="FILE", help="write a Python script of the failure that needs no kvscatter"
+        "--script",
+        metavar="FILE",
+        help="write a Python script that shows the failure with the engine and NumPy",
     )
     return parser
 

@@ -17,7 +17,7 @@ from kvscatter.histories._report import Report
 from kvscatter.histories._shorten import shorten, size
 
 BATCH: Final = 100
-"""The number of histories between two seeds of Hypothesis."""
+"""The number of histories in one run of Hypothesis, which has its own seed."""
 OPERATIONS_OF_A_HISTORY: Final = 24
 CHOICES: Final = tuple(name for name in OPERATIONS if name not in ("start", "feed", "begin"))
 """The operations that can be left out. `begin` goes with `accept`."""
@@ -139,8 +139,8 @@ def check(
     """Runs random histories on an engine until one fails, and shortens that one.
 
     Args:
-        make: The class of an adapter, or a function that makes one. It is called twice: the second engine computes
-            the expected logits.
+        make: The class of an adapter, or a function that makes one. It is called twice, and twice more to repeat a
+            failure. Every second engine computes the expected logits.
         minutes: The time for the search. Shortening a history takes up to 70 seconds more.
         histories: The most histories, or None for as many as the time allows.
         seed: Another seed makes other histories.
@@ -195,7 +195,7 @@ def check(
         except (EngineError, KeyboardInterrupt):
             raise
         except BaseException:
-            # Hypothesis raises the failure, that it does not come again, or that the time is over.
+            # Hypothesis raises the failure, an error that it did not repeat, or `_Over`.
             if search.shortest is None and not search.is_over:
                 raise
 
@@ -239,7 +239,7 @@ def _fails_again(make: Callable[[], Engine], failed: Failed) -> bool:
 
 
 def _check_engine(engine: Engine, facts: Facts, reference: Reference) -> None:
-    """Checks that a token changes the logits after the next ones, so that a wrong cache can be noticed."""
+    """Checks that a token changes the logits after the next one, so that a wrong cache can be noticed."""
     if len(facts.tokens) < 3:
         raise EngineError(f"tokens must have at least 3 token ids, not {len(facts.tokens)}")
     adapter = engine.adapters[0] if engine.adapters else None

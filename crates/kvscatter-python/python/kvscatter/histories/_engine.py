@@ -8,7 +8,7 @@ class Refused(Exception):
 
 
 class EngineError(Exception):
-    """An adapter describes no engine, or one that no history can test."""
+    """An adapter is incomplete, or its engine cannot be tested with a history."""
 
 
 class Engine:
@@ -28,8 +28,9 @@ class Engine:
     ``begin()``              Sets a point in each sample, before tokens that may be dropped. It replaces an earlier
                              point. Optional.
     ``accept(counts)``       Keeps the first ``counts[i]`` of the tokens that were fed to sample i since
-                             ``begin``, and drops the others. All samples have a point then: a truncation below
-                             it, and every copy, loaded or added sample, has none.
+                             ``begin``, and drops the others. Called only while all samples have a point. A
+                             sample loses it when it is accepted or truncated below it. Copies, loaded and
+                             added samples have none.
     ``add()``                Appends an empty sample.
     ``fork(sample)``         Appends a copy of a sample.
     ``remove(sample)``       Removes a sample. Later samples move up.
@@ -43,7 +44,7 @@ class Engine:
                              called with the name of the adapter too.
     ======================== ===========================================================================
 
-    A method that cannot do what it is asked raises :class:`Refused`, or an exception that `refusals` lists. The
+    A method that cannot run here raises :class:`Refused`, or an exception that `refusals` lists. The
     cache must then be as before, and later steps test that.
     """
 
@@ -62,7 +63,7 @@ class Engine:
     """Other lengths where something changes, such as the slots of a ring or the size of a page."""
     longest: int | None = None
     """The most tokens of a sample in a history. The default is the capacity up to 512, or a little more than three
-    times the largest window or edge."""
+    times the largest window or edge, or 64."""
     max_feed: int | None = None
     """The most tokens of a sample in one ``feed``, or None if every number is possible."""
     batch: int = 1
@@ -76,7 +77,7 @@ class Engine:
     lacks: tuple[str, ...] = ()
     """The methods that this engine has only in other variants."""
     tolerance: float = 1e-4
-    """The largest difference between two logits that are equal, as a part of the largest logit of the token."""
+    """The largest difference at which logits count as equal, as a part of the largest logit of the token."""
     refusals: tuple[type[Exception], ...] = ()
     """Exceptions that mean the same as :class:`Refused`."""
 

@@ -104,7 +104,7 @@ class Reference:
 
 
 class Judge:
-    """Runs one history at a time. Each operation that is not refused is compared at once."""
+    """Runs one history at a time. The logits of each step are compared at once."""
 
     def __init__(self, engine: Engine, reference: Reference) -> None:
         self.engine = engine
@@ -130,7 +130,7 @@ class Judge:
             self._folder = None
 
     def apply(self, operation: Operation) -> None:
-        """Runs an operation, or tries one that was refused again.
+        """Runs an operation, or repeats a refused one.
 
         Raises:
             Failed: The engine fails, or returns wrong logits.
@@ -195,7 +195,7 @@ class Judge:
         capacity = self.engine.capacity
         has_room = capacity is None or all(len(sample.tokens) <= capacity for sample in after.samples)
         if isinstance(operation, Start) or (isinstance(operation, Feed) and has_room):
-            room = f" although it has room for {capacity} tokens" if capacity else ""
+            room = f" although the capacity is {capacity} tokens" if capacity else ""
             kind = f"{operation.name} is refused"
             raise Failed(f"{kind}{room}: {first_line(error)}", kind, self.history) from error
 
@@ -204,7 +204,7 @@ class Judge:
         capacity = self.engine.capacity
         for index, sample in enumerate(self.texts.samples):
             if capacity is not None and len(sample.tokens) > capacity:
-                message = f"feed accepts {len(sample.tokens)} tokens of sample {index}, and the capacity is {capacity}"
+                message = f"feed accepts {len(sample.tokens)} tokens of sample {index}, but the capacity is {capacity}"
                 raise Failed(message, "feed exceeds the capacity", self.history)
 
     def _compare(self, feed: Feed, returned: Any) -> None:
@@ -270,8 +270,8 @@ def run(judge: Judge, history: History) -> Failed | None:
             try:
                 judge.apply(operation)
             except ValueError as error:
-                message = f"operation {number} is impossible after what the engine refuses or does not refuse"
-                raise EngineError(f"{message}: {error}") from error
+                reason = "because the engine refuses other operations than those recorded in the history"
+                raise EngineError(f"operation {number} is impossible, {reason}: {error}") from error
     except Failed as failed:
         return failed
     finally:

@@ -58,8 +58,8 @@ class Operations(RuleBasedStateMachine):
         self.judge.apply(operation)
 
     def _row(self, data: st.DataObject, sample: Sample, count: int) -> tuple[int, ...]:
-        """Returns new tokens, or in some histories one of two texts, which samples share and which return after a
-        rewind. Caches that look for known prefixes need these."""
+        """Returns new tokens. In a quarter of the histories, all tokens come from two fixed texts, so that caches that
+        look for known prefixes are tested."""
         if self._repeats:
             first = len(sample.tokens) + 1000 * data.draw(st.integers(0, 1))
         else:
@@ -121,7 +121,7 @@ class Operations(RuleBasedStateMachine):
     @precondition(lambda self: self._most_missing() is not None)
     @rule(data=st.data())
     def feed_too_much(self, data: st.DataObject) -> None:
-        # Once is enough for most histories, and a refused step shows nothing else.
+        # Tried in one of four draws, because a refused step tests little else.
         count = (self._most_missing() or 0) + data.draw(st.integers(1, 2))
         if data.draw(st.integers(0, 3)) == 0 and count <= (self.facts.engine.max_feed or count):
             self._feed_count(data, count)

@@ -62,7 +62,7 @@ class ProcessEngine(Engine):
         return facts
 
     def _answer(self) -> dict[str, Any]:
-        """Returns the next line of the process. After every other line, it is not usable any more."""
+        """Returns the next answer. Any other line ends the process."""
         process = self._process
         assert process is not None
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The object that the pytest fixture ``histories`` is."""
+"""The object that the pytest fixture ``histories`` returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvscatter.histories._report import Report
 
 
 class Histories:
-    """Runs histories in a test. A history that fails fails the test, and is left in a folder."""
+    """Runs histories in a test. If a history fails, the test fails and its files are written to a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -184,8 +184,9 @@ class Report:
         lines.append(f"  => {self.failed.message}")
         if not self.is_repeatable:
             lines.append(
-                "  It did not fail on a new engine. Something of the earlier histories must have stayed."
+                "  This history did not fail again on new engines. The engine keeps state from earlier ones,"
             )
+            lines.append("  or gives different logits each time.")
         return lines
 
     def _pictures(self) -> list[str]:

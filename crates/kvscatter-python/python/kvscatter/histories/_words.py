@@ -61,7 +61,7 @@ def story(operation: Operation) -> str:
         case SetAdapter(adapter):
             return f"set adapter {_word(adapter)}"
         case Poison():
-            return "write NaN into all hidden slots"
+            return "write NaN into all slots that no query may see again"
 
 
 def _word(name: str | None) -> str:

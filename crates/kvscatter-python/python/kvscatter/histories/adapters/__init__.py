@@ -1,1 +1,1 @@
-"""Adapters for engines. Each module imports its engine and has one class, whose argument names a variant."""
+"""Adapters for engines. Each module imports its engine and has one class, whose argument is a variant or a model."""

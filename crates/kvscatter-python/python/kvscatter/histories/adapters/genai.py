@@ -25,7 +25,7 @@ class Genai(Engine):
     def __init__(self, model: str, capacity: int = 48) -> None:
         self.name = f"onnxruntime-genai {og.__version__}, {Path(model).name}"
         self.capacity = capacity
-        # A batch takes tokens only once. After that it chooses its own.
+        # `batch` stays 1, because a batch of several samples takes tokens only once.
         config = json.loads((Path(model) / "genai_config.json").read_text())
         self.vocabulary = config["model"]["vocab_size"]
         self._model: Any = og.Model(model)

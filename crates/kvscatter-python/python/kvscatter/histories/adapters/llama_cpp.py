@@ -22,7 +22,7 @@ HEAD_WIDTH = 8
 WINDOW = 8
 LAYERS = 2
 ROOM = 512
-"""The tokens of a sequence."""
+"""The most tokens of a sequence."""
 SEQUENCES = 6
 """Twice as many as samples, so that a reordering has copies before it removes the others."""
 
@@ -163,7 +163,7 @@ class LlamaCpp(Engine):
             first = llama_cpp.llama_memory_seq_pos_min(self.memory, self.sequences[sample])
             if self.window and lengths[sample] > 0 and first > max(0, lengths[sample] - self.window + 1):
                 raise Refused("llama_memory_seq_pos_min is inside of the window")
-        # A refusal must come before any change, so those that are expected come first.
+        # Samples that are expected to be refused come first, so that nothing has changed yet.
         for sample in sorted(cut, key=lambda sample: self._can_remove(sample, lengths[sample])):
             sequence, length = self.sequences[sample], lengths[sample]
             if not llama_cpp.llama_memory_seq_rm(self.memory, sequence, length, -1):
@@ -210,7 +210,7 @@ class LlamaCpp(Engine):
         self.lengths = [self.lengths[parent] for parent in parents]
 
     def save(self, sample: int, path: str) -> None:
-        """Saves a sequence. The file has room for its tokens, whose number is enough here."""
+        """Saves a sequence. The file also stores tokens. Only their number matters here."""
         tokens = (llama_cpp.llama_token * self.lengths[sample])()
         sequence = self.sequences[sample]
         if not llama_cpp.llama_state_seq_save_file(

@@ -99,7 +99,7 @@ class Mlx(Engine):
         mx.set_default_device(mx.cpu)
         mx.random.seed(0)
         self.model: Any = module.Model(module.ModelArgs.from_dict({"model_type": family, **sizes}))
-        # Random weights are small. Larger ones let each token change the logits of the next ones.
+        # Default random weights are so small that a token hardly changes later logits.
         self.model.apply(lambda weight: weight * 3 if weight.ndim > 1 else weight)
 
     def start(self, samples: int) -> None:
@@ -128,7 +128,7 @@ class Mlx(Engine):
         return logits
 
     def truncate(self, lengths: list[int]) -> None:
-        """Trims the caches. A prompt of no tokens has a new one."""
+        """Trims the caches. A sample cut to 0 tokens gets a new cache."""
         drops = [length - new for length, new in zip(self.lengths, lengths, strict=True)]
         if self.is_batch and min(drops) == max(drops) and min(lengths) > 0:
             _trim(self.rows, drops[0])

@@ -66,7 +66,7 @@ class Transformers(Engine):
                 raise ValueError(f"variant {variant!r} is not one of {', '.join(self.variants)}")
         self.windows = (WINDOW,) if "sliding" in variant else ()
         self.capacity = 32 if self.is_static else None
-        # Their layers have no such method.
+        # Static layers lack the methods for these operations.
         if self.is_static:
             self.lacks = ("truncate", "accept", "fork", "remove")
         elif variant == "padded":
@@ -79,7 +79,7 @@ class Transformers(Engine):
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        # Random weights are small. Larger ones let each token change the logits of the next ones.
+        # Default random weights are so small that a token hardly changes later logits.
         config.initializer_range = 0.2
         self.makes_own_cache = variant in ("hybrid", "recurrent") and transformers.__version__.startswith(
             "4."
@@ -109,7 +109,9 @@ class Transformers(Engine):
             return self._feed_padded(rows, padding)
         count = len(rows[0])
         if self.capacity is not None and self.length + count > self.capacity:
-            raise Refused("StaticCache does not check its length")
+            raise Refused(
+                f"{self.length + count} tokens in {self.capacity} slots; StaticCache does not check this"
+            )
         with torch.no_grad():
             output = self.model(torch.tensor(rows), **{self.argument: self.cache}, use_cache=True)
         self.cache = output[self.argument]
