@@ -183,7 +183,7 @@ def check(
             max_examples=BATCH,
             stateful_step_count=operations,
             phases=(Phase.generate,),
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[*HealthCheck.__members__.values()],
             deadline=None,
             database=None,
             report_multiple_bugs=False,

@@ -74,7 +74,7 @@ class Reference:
     """The right logits of a text: those of the adapter's `reference`, or of an engine with an empty cache."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine: Any = engine
         self._known: OrderedDict[tuple[str | None, tuple[int, ...]], Logits] = OrderedDict()
         self._bytes = 0
 

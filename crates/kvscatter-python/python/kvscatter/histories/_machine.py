@@ -34,7 +34,11 @@ class Operations(RuleBasedStateMachine):
     """One history. The subclass that :func:`machine` makes has the facts and starts a judge."""
 
     facts: Facts
-    begin_history: Callable[[], Any]
+
+    @staticmethod
+    def begin_history() -> Any:
+        """Returns a judge for each history. Each subclass has its own."""
+        raise NotImplementedError
 
     def __init__(self) -> None:
         super().__init__()

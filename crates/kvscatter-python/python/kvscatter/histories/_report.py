@@ -190,13 +190,15 @@ class Report:
         return lines
 
     def _pictures(self) -> list[str]:
-        lines = ["The slots that each step writes:"]
-        for number, step in enumerate(self._steps()):
-            if step.plan is not None:
-                picture = step.plan.text(width=64).splitlines()
-                lines += [f"  step {number}", *(f"    {line}" for line in picture[:-1])]
-                legend = picture[-1]
-        return [*lines, f"  {legend}"] if len(lines) > 1 else []
+        pictures = [
+            (number, step.plan.text(width=64).splitlines())
+            for number, step in enumerate(self._steps())
+            if step.plan
+        ]
+        lines = ["The slots that each step writes:"] if pictures else []
+        for number, picture in pictures:
+            lines += [f"  step {number}", *(f"    {line}" for line in picture[:-1])]
+        return lines + [f"  {picture[-1]}" for _, picture in pictures[-1:]]
 
 
 def _lengths(step: Step) -> str:

@@ -280,7 +280,7 @@ def _write(kind: str, path: str) -> None:
             writer.add_ssm_state_size(8)
             writer.add_ssm_time_step_rank(2)
             layers = [MAMBA] * LAYERS
-        case "hybrid":
+        case _:
             writer.add_shortconv_l_cache(3)
             layers = [CONVOLUTION, {**ATTENTION, **NORMS}]
     random = np.random.default_rng(0)
