@@ -56,9 +56,9 @@ class ProcessEngine(Engine):
             )
             facts = self._answer()
             if not isinstance(facts.get("operations"), list):
-                raise RuntimeError("its first line has no list of operations")
+                raise RuntimeError(f"the first line of {self._command[0]} has no list of operations")
         except (OSError, RuntimeError) as error:
-            raise EngineError(f"{self._command[0]}: {error}") from error
+            raise EngineError(str(error)) from error
         return facts
 
     def _answer(self) -> dict[str, Any]:
