@@ -35,7 +35,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def main() -> int:
     """Returns 0 if all faults were found, and 1 otherwise."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=lambda text: Path(text).resolve())
     parser.add_argument("faults", nargs="*")
     parser.add_argument("--minutes", type=float, default=1.0)
     options = parser.parse_args()

@@ -610,3 +610,18 @@ def test_planted_faults_fit_the_sources(patch: Path) -> None:
     described, model, *_ = patch.read_text().splitlines()
     assert described.startswith("Fault: ") and model in ("Model: linear", "Model: ring", "Model: state")
     subprocess.run(["git", "apply", "--check", patch], cwd=ROOT, check=True)
+
+
+def test_refusals_that_depend_on_earlier_histories_are_told() -> None:
+    class Moody(Ring):
+        refused = 0
+
+        def truncate(self, lengths: list[int]) -> None:
+            self.refused += 1
+            if self.refused % 3 == 0:
+                raise Refused("not now")
+            super().truncate(lengths)
+
+    report = check(Moody, minutes=5, histories=300)
+    assert report.passed and report.inconsistent > 0, str(report)
+    assert "an operation was refused in only one of two equal histories" in str(report)

@@ -52,6 +52,7 @@ class _Search:
         self.histories = 0
         self.shortest: Failed | None = None
         self.longest = 0
+        self.inconsistent = 0
         self.is_over = False
         self._deadline = time.monotonic() + seconds
         self._most = most
@@ -155,6 +156,7 @@ def check(
         # Only a search needs Hypothesis. A replay does not.
         from hypothesis import HealthCheck, Phase, Verbosity, settings
         from hypothesis import seed as with_seed
+        from hypothesis.errors import Flaky
         from hypothesis.stateful import run_state_machine_as_test
     except ImportError as error:
         raise ImportError(f"{error}; pip install 'kvscatter[histories]'") from error
@@ -202,8 +204,11 @@ def check(
             run_state_machine_as_test(life, settings=options)
         except (EngineError, KeyboardInterrupt):
             raise
+        except Flaky:
+            # Equal choices led to other operations, because the engine refused one in only one of two histories.
+            search.inconsistent += not (search.shortest or search.is_over)
         except BaseException:
-            # Hypothesis raises the failure, an error that it did not repeat, or `_Over`.
+            # Hypothesis raises the failure or `_Over`.
             if search.shortest is None and not search.is_over:
                 raise
 
@@ -229,6 +234,7 @@ def check(
         done=dict(search.done),
         refused=dict(search.refused),
         longest=search.longest,
+        inconsistent=search.inconsistent,
         seconds=time.monotonic() - begun,
         seed=seed,
         failed=search.shortest,

@@ -33,6 +33,7 @@ class Report:
         is_repeatable: Whether that history failed again on new engines.
         adapter: The engine, for its facts.
         never_run: The operations that the engine has and that never ran.
+        inconsistent: How often the engine refused an operation in only one of two equal histories.
     """
 
     engine: str
@@ -46,6 +47,7 @@ class Report:
     is_repeatable: bool
     adapter: Engine
     never_run: tuple[str, ...] = ()
+    inconsistent: int = 0
 
     @property
     def passed(self) -> bool:
@@ -85,6 +87,7 @@ class Report:
             "refused": self.refused,
             "never_run": list(self.never_run),
             "longest": self.longest,
+            "inconsistent": self.inconsistent,
             "seconds": round(self.seconds, 3),
             "seed": self.seed,
         }
@@ -156,7 +159,12 @@ class Report:
             ", ".join(counts),
             self._facts(),
         ]
-        return [*lines, f"never ran: {', '.join(self.never_run)}"] if self.never_run else lines
+        if self.never_run:
+            lines.append(f"never ran: {', '.join(self.never_run)}")
+        if self.inconsistent:
+            times = counted(self.inconsistent, "time")
+            lines.append(f"{times}, an operation was refused in only one of two equal histories")
+        return lines
 
     def _facts(self) -> str:
         """Returns what limited the histories, so that a fact that was forgotten is seen."""
