@@ -196,12 +196,16 @@ pub(crate) fn wheel_in(environment: &Environment) -> Vec<Command> {
     commands
 }
 
+/// Builds the wheel and searches planted faults with it.
+pub(crate) fn histories(options: &[OsString]) -> Vec<Step> {
+    vec![build(), planted_faults(options)]
+}
+
 /// Plants faults in sessions, and searches for histories that show them.
-pub(crate) fn planted_faults(options: &[OsString]) -> Step {
+fn planted_faults(options: &[OsString]) -> Step {
     let tools = tools();
     let program = tools.python().with("xtask/python/planted_faults.py").with(target_dir().join("faults"));
-    let mut commands = vec![tools.make(), build_wheel(&tools)];
-    commands.extend(installed(&tools));
+    let mut commands = installed(&tools);
     commands.push(program.with_all(options));
     Step::new("histories", commands).needs(needs(&[tools]))
 }
@@ -218,12 +222,8 @@ pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
 /// Builds the wheel for the tests that follow. It shares its build with the tests of the crates.
 fn build() -> Step {
     let tools = tools();
-    Step::new("python-wheel", vec![script("notices"), tools.make(), build_wheel(&tools)])
-        .needs(needs(&[tools]))
-}
-
-fn build_wheel(tools: &Environment) -> Command {
-    maturin(tools, "build --features shared-build").with("--out").with(wheels())
+    let build = maturin(&tools, "build --features shared-build").with("--out").with(wheels());
+    Step::new("python-wheel", vec![script("notices"), tools.make(), build]).needs(needs(&[tools]))
 }
 
 /// Tests the wheel and the source distribution as users install them.
