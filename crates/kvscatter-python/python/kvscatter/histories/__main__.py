@@ -144,7 +144,7 @@ def _list() -> list[str]:
     lines = []
     for module in pkgutil.iter_modules(adapters.__path__):
         try:
-            made = _only_class(f"{adapters.__name__}.{module.name}")
+            made = _of_package(module.name)
             variants = ("MODEL",) if getattr(made, "takes_model", False) else getattr(made, "variants", ())
             lines.append(f"{module.name}: {', '.join(variants)}")
         except ImportError as error:
@@ -166,7 +166,7 @@ def _adapter(text: str) -> tuple[Callable[[], Engine], str]:
         made = _class_of(_load(Path(name)), rest, name)
         return _without_arguments(made), f"{made.__name__}()"
     if name in {module.name for module in pkgutil.iter_modules(adapters.__path__)}:
-        made = _only_class(f"{adapters.__name__}.{name}")
+        made = _of_package(name)
         variants = getattr(made, "variants", ())
         if getattr(made, "takes_model", False):
             if not rest:
@@ -225,17 +225,13 @@ def _class_of(module: ModuleType, name: str, place: str) -> type[Engine]:
     return made
 
 
+def _of_package(name: str) -> Any:
+    """Returns the adapter of a module of this package. Its arguments are a variant or a model."""
+    return _class_of(importlib.import_module(f"{adapters.__name__}.{name}"), "", name)
+
+
 def _is_adapter(value: object, module: ModuleType) -> bool:
     return isinstance(value, type) and issubclass(value, Engine) and value.__module__ == module.__name__
-
-
-def _only_class(module: str) -> Any:
-    """Returns the adapter of a module."""
-    loaded = importlib.import_module(module)
-    classes = [
-        value for _, value in inspect.getmembers(loaded, inspect.isclass) if value.__module__ == module
-    ]
-    return next(value for value in classes if issubclass(value, Engine))
 
 
 def _write(report: Report, making: str, options: argparse.Namespace) -> None:

@@ -229,7 +229,6 @@ def check(
                 if search.shortest is not shortest:
                     search.shorten()
     return Report(
-        engine=engine.name or type(engine).__name__,
         histories=search.histories,
         done=dict(search.done),
         refused=dict(search.refused),

@@ -32,6 +32,7 @@ from kvscatter.histories._history import (
     Start,
     Texts,
     Truncate,
+    counted,
 )
 
 Logits = NDArray[np.floating[Any]]
@@ -114,7 +115,7 @@ class Judge:
         self.longest = 0
         self._refusals: tuple[type[Exception], ...] = (Refused, *engine.refusals)
         self._reference = reference
-        self._can = Facts(engine).can
+        self.can = Facts(engine).can
         self._operations: list[Operation] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -175,7 +176,7 @@ class Judge:
             case Truncate(values) | Accept(values) | Reorder(values):
                 return getattr(engine, operation.name)(list(values))
             case Begin():
-                return engine.begin() if "begin" in self._can else None
+                return engine.begin() if "begin" in self.can else None
             case Add() | Poison():
                 return getattr(engine, operation.name)()
             case Fork(sample) | Remove(sample):
@@ -209,7 +210,7 @@ class Judge:
 
     def _compare(self, feed: Feed, returned: Any) -> None:
         if not isinstance(returned, list | tuple) or len(returned) != len(feed.rows):
-            samples = f"{len(feed.rows)} sample" + ("s" if len(feed.rows) > 1 else "")
+            samples = counted(len(feed.rows), "sample")
             raise EngineError(
                 f"feed returned {_shown(returned)}; return a list with an array for each of {samples}"
             )
@@ -264,7 +265,7 @@ def run(judge: Judge, history: History) -> Failed | None:
     Raises:
         EngineError: The history is not one of this engine, or its logits have another shape.
     """
-    _check_history(history, judge.engine)
+    _check_history(history, judge.engine, judge.can)
     try:
         for number, operation in enumerate(history.operations):
             try:
@@ -279,9 +280,8 @@ def run(judge: Judge, history: History) -> Failed | None:
     return None
 
 
-def _check_history(history: History, engine: Engine) -> None:
+def _check_history(history: History, engine: Engine, can: set[str]) -> None:
     """Checks that the engine has the samples, the tokens and the methods of a history."""
-    can = Facts(engine).can
     for step, texts in history.texts():
         operation = step.operation if isinstance(step, Refusal) else step
         if operation.name != "begin" and operation.name not in can:

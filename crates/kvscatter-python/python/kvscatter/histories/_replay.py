@@ -32,7 +32,6 @@ def replay(make: Callable[[], Engine], history: History | str | Path) -> Report:
     judge = Judge(engine, Reference(other))
     failed = _judge.run(judge, history)
     return Report(
-        engine=engine.name or type(engine).__name__,
         histories=1,
         done=dict(judge.done),
         refused=dict(judge.refused),

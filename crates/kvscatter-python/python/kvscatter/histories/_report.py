@@ -22,7 +22,6 @@ class Report:
     """The result of a search or of a replay. ``str`` returns the text, and a notebook shows the HTML.
 
     Attributes:
-        engine: The name of the engine.
         histories: The number of histories that ran until one failed.
         done: How often each operation was done.
         refused: How often each operation was refused.
@@ -36,7 +35,6 @@ class Report:
         inconsistent: How often the engine refused an operation in only one of two equal histories.
     """
 
-    engine: str
     histories: int
     done: dict[str, int]
     refused: dict[str, int]
@@ -48,6 +46,11 @@ class Report:
     adapter: Engine
     never_run: tuple[str, ...] = ()
     inconsistent: int = 0
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine."""
+        return self.adapter.name or type(self.adapter).__name__
 
     @property
     def passed(self) -> bool:

@@ -59,7 +59,7 @@ def size(history: History) -> tuple[int, int, int, int]:
     """Returns the sizes by which histories are compared: operations, samples, tokens and dropped tokens."""
     tokens = sum(len(row) for step in history.operations if isinstance(step, Feed) for row in step.rows)
     samples = max(len(texts.samples) for _, texts in history.texts())
-    dropped = sum(before - length for before, length in _truncated(history))
+    dropped = sum(sum(each) for _, each in _truncations(history))
     return len(history.operations), samples, tokens, dropped
 
 
@@ -68,37 +68,38 @@ def _longest(history: History) -> int:
     return max(len(sample.tokens) for _, texts in history.texts() for sample in texts.samples)
 
 
-def _truncated(history: History) -> Iterator[tuple[int, int]]:
-    """Returns the lengths before and after each truncation."""
+def _truncations(history: History) -> Iterator[tuple[Operation, tuple[int, ...]]]:
+    """Returns each truncation with the number of tokens that it drops from each sample."""
     before: list[int] = []
     for operation, texts in history.texts():
         if isinstance(operation, Truncate):
-            yield from zip(before, operation.lengths, strict=True)
+            pairs = zip(before, operation.lengths, strict=True)
+            yield operation, tuple(length - after for length, after in pairs)
         before = [len(sample.tokens) for sample in texts.samples]
 
 
 def _smaller(history: History, facts: Facts) -> Iterator[History]:
     """Returns smaller histories, the smallest first."""
-    steps = history.operations
-    yield from _possible(steps, [step for step in steps if not isinstance(step, Refusal)], facts)
+    steps, dropped = history.operations, dict(_truncations(history))
+    yield from _possible(dropped, [step for step in steps if not isinstance(step, Refusal)], facts)
     for length in (4, 2, 1):
         for first in range(1, len(steps) - length + 1):
-            yield from _possible(steps, steps[:first] + steps[first + length :], facts)
+            yield from _possible(dropped, steps[:first] + steps[first + length :], facts)
     for first in range(1, len(steps)):
         for second in range(first + 1, len(steps)):
             rest = [step for index, step in enumerate(steps) if index not in (first, second)]
-            yield from _possible(steps, rest, facts)
+            yield from _possible(dropped, rest, facts)
     for first in range(1, len(steps) - 1):
         merged = _merged(steps[first], steps[first + 1])
         if merged is not None:
-            yield from _possible(steps, [*steps[:first], merged, *steps[first + 2 :]], facts)
+            yield from _possible(dropped, [*steps[:first], merged, *steps[first + 2 :]], facts)
     for sample in range(_samples(steps) if _samples(steps) > 1 else 0):
         without = _without_sample(steps, sample)
         if without is not None:
-            yield from _possible(steps, without, facts)
+            yield from _possible(dropped, without, facts)
     for index, step in enumerate(steps):
         for changed in _simpler(step):
-            yield from _possible(steps, [*steps[:index], changed, *steps[index + 1 :]], facts)
+            yield from _possible(dropped, [*steps[:index], changed, *steps[index + 1 :]], facts)
 
 
 def _merged(first: Operation, second: Operation) -> Operation | None:
@@ -166,27 +167,16 @@ def _simpler(step: Operation) -> Iterator[Operation]:
                 yield Accept((*counts[:index], max(count - 1, 0), *counts[index + 1 :]))
 
 
-def _possible(before: Sequence[Operation], steps: Sequence[Operation], facts: Facts) -> Iterator[History]:
+def _possible(
+    dropped: dict[Operation, tuple[int, ...]], steps: Sequence[Operation], facts: Facts
+) -> Iterator[History]:
     """Returns the history of some steps, adapted so that each is possible.
 
     Samples are taken back by as many tokens as they were before, or to the same length.
     """
-    dropped = _dropped(before)
     yield _adapted(steps, facts, dropped)
     if dropped:
         yield _adapted(steps, facts, {})
-
-
-def _dropped(steps: Sequence[Operation]) -> dict[Operation, tuple[int, ...]]:
-    """Returns how many tokens each truncation drops."""
-    dropped: dict[Operation, tuple[int, ...]] = {}
-    before: list[int] = []
-    for operation, texts in History(tuple(steps)).texts():
-        if isinstance(operation, Truncate):
-            pairs = zip(before, operation.lengths, strict=True)
-            dropped[operation] = tuple(length - after for length, after in pairs)
-        before = [len(sample.tokens) for sample in texts.samples]
-    return dropped
 
 
 def _adapted(steps: Sequence[Operation], facts: Facts, dropped: dict[Operation, tuple[int, ...]]) -> History:
